@@ -315,7 +315,6 @@ def claim_feedback(claim: str, tools_available: Sequence[str]) -> str:
 
 
 def is_claim_feedback(row: ChatMessage) -> bool:
-    """Whether this row was written by `claim_feedback`."""
     return row.get("role") == "user" and is_synthetic(row) and text_of(row.get("content")).startswith(_FEEDBACK_PREFIX)
 
 

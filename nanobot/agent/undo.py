@@ -22,6 +22,7 @@ from nanobot.agent.tools.disk import FILE_ERRORS, explain_error, new_file_mode, 
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import parse_arguments
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
 from nanobot.session.file_names import hashed_stem
@@ -69,17 +70,19 @@ class FileUndo:
                 size = sum(len(entry.get("before") or "") for entry in record["files"].values())
                 if isinstance(before, bytes) and (len(before) > _MAX_FILE_BYTES or size > _MAX_TURN_BYTES):
                     before = "it was too large to be kept"
-                entry = record["files"].setdefault(str(real), _entry_of(before))
-                entry["after"] = after
+                kept = b64encode(before).decode() if isinstance(before, bytes) else None
+                fresh = {"problem": before} if isinstance(before, str) else {"before": kept}
+                record["files"].setdefault(str(real), fresh)["after"] = after
                 self._save(session_key, record)
 
     @property
     def command(self) -> CommandEntry:
         """`/undo`, for owners."""
-        return CommandEntry(self._answer, "undo the last changes of files", for_owners=True)
 
-    async def _answer(self, call: CommandCall) -> str:
-        return await asyncio.to_thread(self.undo, call.session.key, call.scope, call.session.get_history())
+        async def answer(call: CommandCall) -> str:
+            return await asyncio.to_thread(self.undo, call.session.key, call.scope, call.session.get_history())
+
+        return CommandEntry(answer, "undo the last changes of files", for_owners=True)
 
     def last_turn(self, session_key: str) -> str | None:
         """The turn whose changes of files can be undone. Blocks."""
@@ -107,7 +110,7 @@ class FileUndo:
         turn = [row for row in rows if row.get("turn_id") == record["turn"]]
         request = next((visible_text(row) for row in turn if row["role"] == "user"), "")
         commands = [
-            " ".join(str(_arguments(call["function"]["arguments"]).get("command", "")).split())
+            " ".join(str(parse_arguments(call["function"]["arguments"])[0].get("command", "")).split())
             for row in turn
             for call in row.get("tool_calls", ())
             if call["function"]["name"] == "exec"
@@ -153,12 +156,6 @@ def _read(files: Opener, path: str) -> bytes | str | None:
         return "its content before is not known"
 
 
-def _entry_of(before: bytes | str | None) -> dict[str, Any]:
-    if isinstance(before, str):
-        return {"problem": before}
-    return {"before": None if before is None else b64encode(before).decode()}
-
-
 def _restore(policy: PathPolicy, path: str, entry: dict[str, Any]) -> tuple[str, bool]:
     """Restore one file. Return what happened, and whether nothing is left to do. The owner who asks permits what an
     owner can permit.
@@ -191,11 +188,3 @@ def _restore(policy: PathPolicy, path: str, entry: dict[str, Any]) -> tuple[str,
 
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    with suppress(ValueError):
-        arguments = json.loads(text)
-        if isinstance(arguments, dict):
-            return arguments
-    return {}

@@ -118,7 +118,12 @@ def parse_request(text: str) -> GoalRequest:
         value, rest = next((group for group in match.groups() if group is not None), ""), rest[match.end() :]
         match name:
             case "check":
-                options[name] = _parse_check(value)
+                if not value:
+                    raise NanobotError(
+                        '--check needs a check, for example --check "pytest -q" or --check file:report.md.'
+                    )
+                is_typed = value.partition(":")[0] in [*CheckKind]
+                options[name] = GoalCheck.of(value if is_typed else f"command: {value}")
             case "steps":
                 options[name] = _parse_number(name, value, int)
             case "usd":
@@ -126,12 +131,6 @@ def parse_request(text: str) -> GoalRequest:
             case _:
                 raise NanobotError(f"There is no option --{name}. {_USAGE}")
     return GoalRequest(rest, **options)
-
-
-def _parse_check(value: str) -> GoalCheck:
-    if not value:
-        raise NanobotError('--check needs a check, for example --check "pytest -q" or --check file:report.md.')
-    return GoalCheck.of(value if value.partition(":")[0] in [*CheckKind] else f"command: {value}")
 
 
 def _parse_number(name: str, value: str, kind: Callable[[str], float]) -> float:

@@ -73,7 +73,6 @@ class GoalDeps:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether nanobot is shutting down."""
         return self.closed or self.loop.is_stopping
 
 
@@ -179,7 +178,6 @@ class GoalDriver:
         return outcome_text(rows[: answers[-1] + 1]) if answers else ""
 
     async def _process_result(self, result: TurnResult) -> None:
-        """Apply a turn's result to the goal."""
         goal = self.goal
         if result.later or (result.outcome is TurnOutcome.STOPPED and self._deps.is_stopping):
             return
@@ -312,7 +310,6 @@ class GoalDriver:
 
 
 def _turn_message(goal: Goal) -> str:
-    """Return the message of the goal's next turn."""
     order, progress = goal.order, goal.progress
     parts = [f"[Goal, turn {goal.usage.turns + 1}: {goal.usage_text}]", order.text]
     if order.check is not None:

@@ -64,18 +64,14 @@ class GoalCheck:
                 f"A check has {_MAX_TARGET:,} characters at most, and {_MAX_EXPECTED:,} of a text to show. Put more "
                 "into a script, and name that."
             )
-        if kind == CheckKind.COMMAND and _proves_nothing(target, expect.strip()):
+        unquoted, expect = _QUOTED.sub("quoted", target).strip(), expect.strip()
+        proves_nothing = _PROVES_NOTHING.fullmatch(unquoted) or (not expect and _PIPED.fullmatch(unquoted))
+        if kind == CheckKind.COMMAND and proves_nothing:  # as far as can be seen
             raise NanobotError(
                 f"`{target}` succeeds whatever was done, so it proves nothing. Name a command that fails as long as "
                 "the goal is not reached."
             )
-        return cls(CheckKind(kind), target, expect.strip())
-
-
-def _proves_nothing(command: str, expect: str) -> bool:
-    """Return whether the command always succeeds, as far as can be seen."""
-    unquoted = _QUOTED.sub("quoted", command).strip()
-    return bool(_PROVES_NOTHING.fullmatch(unquoted) or (not expect and _PIPED.fullmatch(unquoted)))
+        return cls(CheckKind(kind), target, expect)
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,6 @@ class GoalService:
         return driver.goal if driver is not None else None
 
     def lines(self, session_key: str) -> list[str]:
-        """Return the goal's line for `/status`."""
         goal = self.goal_of(session_key)
         return [format_status_line(goal)] if goal is not None else []
 

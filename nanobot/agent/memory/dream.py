@@ -143,11 +143,9 @@ class DreamInput:
 
     @property
     def rules(self) -> EditRules:
-        """What the answer is checked against."""
         return EditRules(self.memory, self.facts, [entry for entry, _ in self.news], self.forgotten, tidies=True)
 
     def request(self) -> list[ChatMessage]:
-        """Return the messages of the request."""
         heading, lines = "", []
         for number, item in enumerate(self.facts, 1):
             if item.fact.heading != heading:
@@ -278,7 +276,12 @@ class Dream:
         memory.revisions.record()
         is_continued = read_until is not None and read_until <= size
         begin = read_until if read_until is not None and is_continued else max(0, size - _MAX_READ_BYTES)
-        news = parse_entries(self._read_log(begin, size), begin)
+        data = b""
+        if begin < size:
+            with storage_errors("HISTORY.md cannot be read"), memory.files.read(memory.history_file) as file:
+                file.seek(begin)
+                data = file.read(size - begin)
+        news = parse_entries(data, begin)
         if not is_continued:
             news = news[-self.settings.max_batch_size :]
         # the owner's memory is built from trusted entries only
@@ -313,14 +316,6 @@ class Dream:
             return self.memory.history_file.stat().st_size
         except OSError:
             return 0
-
-    def _read_log(self, begin: int, end: int) -> bytes:
-        if begin == end:
-            return b""
-        history = self.memory.history_file
-        with storage_errors("HISTORY.md cannot be read"), self.memory.files.read(history) as file:
-            file.seek(begin)
-            return file.read(end - begin)
 
     def _save(self, offset: int | None, error: str = "", due: Due = Due()) -> None:  # noqa: B008 it cannot change
         """Store how far the log was read, and the backoff; by default none. Raises StorageError."""
@@ -430,7 +425,6 @@ def format_run(run: DreamRun, last: DreamPass | None, command: str = "/dream") -
 
 
 def format_pass(dream_pass: DreamPass, *, restored: bool = False) -> Iterator[str]:
-    """Yield the lines of a pass and its diff."""
     note = " (restored)" if restored else ""
     yield f"Pass {dream_pass.number}, {_minute(dream_pass.at)}: {_summary(dream_pass)}{note}"
     if dream_pass.calls:

@@ -173,7 +173,6 @@ class EditAction(StrEnum):
 
 
 def edits_schema(*actions: EditAction) -> dict[str, Any]:
-    """The JSON schema of a list of edits with these actions."""
     return {
         "type": "array",
         "description": "The changes; empty if none are needed.",
@@ -309,7 +308,6 @@ class EditRules:
         return replace(edit, is_archived=True)
 
     def _sources(self, ids: object) -> tuple[list[KnownFact], list[HistoryEntry]]:
-        """Return the facts and log entries that an edit names."""
         names = re.split(r"[\s,]+", ids) if isinstance(ids, str) else ids if isinstance(ids, list) else []
         facts = {f"f{number}": known for number, known in enumerate(self.facts, 1)}
         entries = {f"h{number}": entry for number, entry in enumerate(self.entries, 1)}

@@ -64,7 +64,6 @@ def decode_escaped(data: bytes | None) -> str:
 
 
 def encode_escaped(text: str) -> bytes:
-    """Encode a text of `decode_escaped`."""
     return text.encode("utf-8", "surrogateescape")
 
 

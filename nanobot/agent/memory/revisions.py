@@ -282,7 +282,6 @@ class RevisionLog:
 
     @property
     def dream_lock_file(self) -> Path:
-        """The lock file that a running Dream holds."""
         return self._lock_file.with_suffix(".dream.lock")
 
     def record(self, by: ChangedBy = ChangedBy.HAND, source: ChangeSource = UNKNOWN_SOURCE) -> None:

@@ -94,13 +94,11 @@ class DueTimes:
         return due if row.rowcount else replace(due, at=now + seconds)
 
     def put(self, key: str, due: Due) -> None:
-        """Store a due time."""
         with writing(self._database, SCHEMA) as db:
             row = (self._kind, key, due.at, due.failures, json.dumps(due.state))
             db.execute("INSERT OR REPLACE INTO memory_due VALUES (?, ?, ?, ?, ?)", row)
 
     def delete(self, key: str) -> None:
-        """Forget a due time."""
         with writing(self._database, SCHEMA) as db:
             db.execute("DELETE FROM memory_due WHERE kind = ? AND key = ?", (self._kind, key))
 
@@ -195,7 +193,6 @@ class ConsolidationScheduler:
         self._schedule((_ARCHIVE, ""), self._now(), self._schedule_archived)
 
     def failure_count(self, session_key: str) -> int:
-        """Return the number of consecutive failures of a session."""
         if "_backoffs" not in vars(self):  # not worth a look into the database in each turn
             return 0
         return self._backoffs.get(session_key, Due()).failures

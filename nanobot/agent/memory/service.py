@@ -183,12 +183,10 @@ class MemoryService:
         self._recorded[scope] = stamps
 
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
-        """Return stamps that change with the memory files."""
         store = self._memory_of(scope)
         return tuple(file_stamp(os.fspath(path)) for path in store.prompt_files)
 
     async def on_session_archived(self, session_key: str, file: Path) -> None:
-        """Consolidate an archived session in the background."""
         await self.consolidation.on_session_archived(session_key, file)
 
     def state(self, session_key: str, scope: Scope) -> list[str]:
@@ -216,7 +214,6 @@ class MemoryService:
         return cleared, restore
 
     def commands(self) -> dict[str, CommandEntry]:
-        """The chat commands of memory and Dream."""
 
         async def answer(name: str, call: CommandCall) -> str:
             from nanobot.agent.memory.editor import answer_command  # most turns have no command

@@ -115,7 +115,6 @@ class MemoryStore:
 
     @cached_property
     def revisions(self) -> "RevisionLog":
-        """The revisions of this memory."""
         from nanobot.agent.memory.revisions import RevisionLog  # most turns change no memory
 
         workspace = Path(os.path.abspath(self._workspace))  # noqa: PTH100 no look at the disk
@@ -292,11 +291,9 @@ class MemoryStore:
         return text if len(remaining) == len(lines) else "\n".join(remaining)
 
     def note_file(self, day: date | None = None) -> Path:
-        """Return the path of a day's notes, by default today's."""
         return self.memory_dir / f"{day or self._today():%Y-%m-%d}.md"
 
     def read_today(self) -> str:
-        """Return today's notes; empty if there are none."""
         return read_or_empty(self.note_file(), self.files)
 
     def append_today(self, content: str) -> None:

@@ -172,7 +172,6 @@ def find_risks(bundle: Bundle) -> list[LintFinding]:
 
 
 def addresses_in(bundle: Bundle) -> list[str]:
-    """Return the hosts named in its files."""
     texts = (file.data.decode("utf-8", "replace") for file in bundle.files if not file.is_binary)
     hosts = {match[1].lower() for text in texts for match in _ADDRESS.finditer(text)}
     return sorted(host for host in hosts if not _EXAMPLE_HOST.search(host))

@@ -78,7 +78,6 @@ class Skill:
 
     @property
     def available(self) -> bool:
-        """Whether all requirements are met."""
         return not self.missing
 
 

@@ -124,7 +124,6 @@ def decode_manual(data: bytes) -> str:
 
 
 def body(text: str) -> str:
-    """Return the text after the front matter."""
     return _FRONT_MATTER.sub("", text, count=1).strip()
 
 

@@ -98,12 +98,10 @@ class Bundle:
 
     @property
     def manual(self) -> bytes:
-        """The content of SKILL.md."""
         return next(file.data for file in self.files if file.path == SKILL_FILE)
 
     @property
     def size(self) -> int:
-        """Total bytes."""
         return sum(len(file.data) for file in self.files)
 
 

@@ -33,7 +33,6 @@ class SkillUsage:
         self._recorded: set[tuple[str, date]] = set()
 
     def note_used(self, name: str) -> None:
-        """Record that a skill was used today."""
         today = date.today()
         if (name, today) in self._recorded:
             return

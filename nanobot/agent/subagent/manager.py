@@ -119,7 +119,6 @@ class TaskRun:
     """The reply of the last turn that ended."""
 
     def emit_progress(self, text: str) -> None:
-        """Report progress to the turns that wait."""
         for emit in self.waiters:
             emit(f"{self.task.order.label}: {text}")
 
@@ -156,7 +155,7 @@ class SubagentManager:
     def join(self, loop: AgentLoop, deps: TurnDeps, goal_of: Callable[[str], Awaitable[str]]) -> None:
         """Set the loop that runs their turns, and the lookup of a session's goal id; once, before the first turn."""
         self._loop, self._deps, self._goal_of = loop, deps, goal_of
-        self._team = Team(self._database, deps.sessions, deps.clock, self._open_tasks)
+        self._team = Team(self._database, deps.sessions, deps.clock, lambda: [run.task for run in self._open_runs()])
 
     # --- for the tool
 
@@ -281,8 +280,7 @@ class SubagentManager:
 
     def last_action_of(self, task_id: str) -> str:
         """Return the last tool call of a running task; empty if there is none."""
-        run = self._runs.get(task_id)
-        return run.last_action if run is not None else ""
+        return self._runs[task_id].last_action if task_id in self._runs else ""
 
     async def stop_task(self, task_id: str, session_key: str) -> bool:
         """Stop this task; False if it does not run here. If another session started it, that one gets a report."""
@@ -354,7 +352,7 @@ class SubagentManager:
             raise NanobotError("nanobot is shutting down; no subagent was started.")
         if order.depth > self._defaults.subagent_depth:
             raise NanobotError("Subagents may not start subagents here. Do the work yourself.")
-        if len(self._open_tasks()) >= MAX_OPEN:
+        if len(self._open_runs()) >= MAX_OPEN:
             raise NanobotError(f"{MAX_OPEN} subagents already run or wait. Do it yourself, or wait until some ended.")
         run = TaskRun(Task(order=order, created_at=self._deps.clock.now().timestamp()))
         job = self._launch(run)  # before it is saved: a stop must find it; its work waits for the lock
@@ -445,12 +443,12 @@ class SubagentManager:
 
     async def _make_profile(self, task: Task) -> TurnProfile:
         """Return what the loop uses in the task's next turn. Raises StorageError."""
-        order, deps, steps = task.order, self._deps, self._max_steps(task.order.role)
-        scope, notes = order.requester.scope, ""
+        order, scope, notes = task.order, task.order.requester.scope, ""
+        steps = min(ROLES[order.role].steps, self._defaults.max_tool_iterations)
         if order.goal:
             notes = await asyncio.to_thread(notes_folder, self._paths(), scope, order.goal, create=True)
         profile = TurnProfile(
-            prompt=SubagentPrompt(self._context, deps.workspace, order.role, steps, order.in_team),
+            prompt=SubagentPrompt(self._context, self._deps.workspace, order.role, steps, order.in_team),
             tools=await self._tools_of(order),
             max_steps=steps,
             scope=scope,
@@ -484,9 +482,6 @@ class SubagentManager:
                 tools.register(TellTool(self._team))
             self._tools[key] = present, tools
         return self._tools[key][1]
-
-    def _max_steps(self, role: TaskRole) -> int:
-        return min(ROLES[role].steps, self._defaults.max_tool_iterations)
 
     def _sink(self, run: TaskRun) -> EventSink:
         """Return the event sink of its turns. Approval questions go to the sink of the waiting turn, else to the chat
@@ -630,13 +625,9 @@ class SubagentManager:
         runs = self._runs.values()
         return [run for run in runs if session_key is None or run.task.order.belongs_to(session_key)]
 
-    def _open_runs(self, session_key: str) -> list[TaskRun]:
-        """Return the runs of this session that have not ended."""
+    def _open_runs(self, session_key: str | None = None) -> list[TaskRun]:
+        """Return the runs of this session, or all, that have not ended."""
         return [run for run in self._runs_of(session_key) if not run.task.state.is_over]
-
-    def _open_tasks(self) -> list[Task]:
-        """Return the tasks that run or wait here."""
-        return [run.task for run in self._runs.values() if not run.task.state.is_over]
 
     async def _sweep(self) -> None:
         """Delete old tasks, with their sessions and messages; once in each process."""

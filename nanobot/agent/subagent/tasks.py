@@ -80,7 +80,6 @@ class TaskOrder:
 
     @property
     def key(self) -> tuple[str, TaskRole, str]:
-        """Equal for two orders of the same work."""
         return self.parent, self.role, " ".join(self.text.split()).casefold()
 
     @property
@@ -134,7 +133,6 @@ class Task(Work):
 
 
 def task_label(task: str, label: str | None) -> str:
-    """Return a one-line label for people."""
     line = escape_surrogates(" ".join((label or task).split())) or "a task"
     return line if len(line) <= _LABEL_CHARS else f"{line[: _LABEL_CHARS - 3]}..."
 

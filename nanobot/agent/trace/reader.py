@@ -178,8 +178,12 @@ def read_recording(name: str, sessions: SessionManager, traces: TraceStore) -> R
     session = sessions.read(path) if path is not None else None
     key = session.key if session is not None else name
     conversations = [session.messages] if session is not None else []
-    here = (None, str(sessions.folder.parent))  # another workspace may have a session with this name
-    traced = {turn_id: facts for turn_id, facts in traces.turns(key).items() if _workspace_of(facts) in here}
+    workspace = str(sessions.folder.parent)  # another one may have a session with this name
+    traced = {
+        turn_id: facts
+        for turn_id, facts in traces.turns(key).items()
+        if next((entry["workspace"] for entry in facts if "workspace" in entry), workspace) == workspace
+    }
     if not conversations and not traced:
         return None
     archived = {Path(row["path"]): str(row["key"]) for row in sessions.list_sessions() if row["archived"]}
@@ -198,10 +202,6 @@ def merge_turn(like: RecordedTurn, rows: list[ChatMessage], traced: Sequence[Fac
     turn.steps, turn.text = _read_steps([{"role": "user", "content": like.message}, *rows])
     _apply_trace(turn, traced)
     return turn
-
-
-def _workspace_of(traced: Sequence[Facts]) -> str | None:
-    return next((facts["workspace"] for facts in traced if "workspace" in facts), None)
 
 
 # --- from the rows of the session

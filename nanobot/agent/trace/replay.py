@@ -135,7 +135,6 @@ class _ReplayTool(Tool):
         self._unrecorded = unrecorded
 
     def to_schema(self) -> ToolSchema:
-        """Return the recorded schema unchanged."""
         return self._schema
 
     async def execute(self, /, **arguments: Any) -> ToolResult:

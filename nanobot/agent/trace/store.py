@@ -266,7 +266,6 @@ class TurnTrace:
         )
 
     def close(self) -> None:
-        """Ignore further events."""
         self._closed = True
 
     def _add(self, entry: Facts) -> None:
@@ -288,7 +287,6 @@ class TraceRecorder:
         self._flush = asyncio.Event()
 
     def open_turn(self, turn_id: str, message: "InboundMessage") -> TurnTrace:
-        """Return the event sink for a turn."""
         return TurnTrace(message, self._clock, partial(self._add, (message.session_key, turn_id)), self._workspace)
 
     async def flush(self) -> None:
@@ -299,7 +297,6 @@ class TraceRecorder:
         self._flush.clear()
 
     async def close(self) -> None:
-        """Write what is pending, and ignore further entries."""
         self._is_closed = True
         await self.flush()
 
