@@ -278,9 +278,9 @@ class Dream:
         begin = read_until if read_until is not None and is_continued else max(0, size - _MAX_READ_BYTES)
         data = b""
         if begin < size:
-            with storage_errors("HISTORY.md cannot be read"), memory.files.read(memory.history_file) as file:
-                file.seek(begin)
-                data = file.read(size - begin)
+            with storage_errors("HISTORY.md cannot be read"), memory.files.read(memory.history_file) as history:
+                history.seek(begin)
+                data = history.read(size - begin)
         news = parse_entries(data, begin)
         if not is_continued:
             news = news[-self.settings.max_batch_size :]

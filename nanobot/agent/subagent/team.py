@@ -248,14 +248,14 @@ class TellTool(Tool):
 
     async def execute(self, to: str, text: str, *, ctx: ToolContext) -> ToolResult:
         """Send the text. Cancelling may come too late to keep it from being read."""
-        if not text.strip():
-            return ToolResult.failed("There is nothing to tell. Say it in `text`.")
-        if len(text) > MAX_TELL_CHARS:
-            return ToolResult.failed(
-                f"That is {len(text):,} characters long; the maximum is {MAX_TELL_CHARS:,}. Write it into a file in "
-                "the notes folder, and tell them its name."
-            )
         try:
+            if not text.strip():
+                raise NanobotError("There is nothing to tell. Say it in `text`.")
+            if len(text) > MAX_TELL_CHARS:
+                raise NanobotError(
+                    f"That is {len(text):,} characters long; the maximum is {MAX_TELL_CHARS:,}. Write it into a file "
+                    "in the notes folder, and tell them its name."
+                )
             return ToolResult(await self._team.tell(to, text, ctx=ctx))
         except NanobotError as error:
             return ToolResult.failed(str(error))
