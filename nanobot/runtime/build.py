@@ -16,9 +16,8 @@ from nanobot.agent.approval.router import ApprovalCommands, ApprovalRouter
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.feed import Feed
-from nanobot.agent.goals.command import goal_command
 from nanobot.agent.goals.service import GoalService
-from nanobot.agent.goals.tool import GoalTool
+from nanobot.agent.goals.tool import GoalTool, goal_command
 from nanobot.agent.hooks import Hook
 from nanobot.agent.hooks.runner import GuardedHook, HookRunner
 from nanobot.agent.loop import AgentLoop

@@ -1,20 +1,25 @@
-"""The `goal` tool: work over many turns until something is reached and proved.
+"""The `goal` tool and the `/goal` command: how the model and a person set, steer and end a goal.
 
 The model alone cannot claim success. It names a check, and this tool runs it with the tool that would be used for it
 anyway: what that tool would need approval for or refuse, the check does too.
 """
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.goals.goal import CheckKind, Goal, GoalCheck, GoalOrder, check_length
+from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
+from nanobot.agent.commands.table import has_other_authors
+from nanobot.agent.goals.goal import CheckKind, Goal, GoalCheck, GoalLimits, GoalOrder, check_length, format_status
+from nanobot.agent.models import SessionModels
 from nanobot.agent.requester import Requester
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
 from nanobot.agent.work import WorkState
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, least_trusted, text_of
+from nanobot.usage.types import format_dollars
 from nanobot.utils.text import clip_line
 
 if TYPE_CHECKING:
@@ -185,3 +190,134 @@ def _required_checks(goal: Goal, check: str, expect: str) -> list[GoalCheck]:
     """Return the check that the goal's author demands and the one that is claimed. Raises NanobotError."""
     claimed = GoalCheck.of(check, expect) if check.strip() else None
     return [required for required in dict.fromkeys((goal.order.check, claimed)) if required is not None]
+
+
+# --- the command
+
+_MAX_NUMBER = 1_000_000
+_OPTION = re.compile(r"(?:--|[—–])(\w[\w-]*)(?:=|\s+|$)")
+"""One option. Phones replace two hyphens by a dash."""
+_VALUE = re.compile(r'["“„]([^"“”]*)["”]\s*|[\'‘]([^\'’]*)[\'’]\s*|(?!["“„\'‘])(\S*)\s*')
+"""A word, or text in quotes, which may be those of a phone."""
+_NO_MODEL = (
+    "No model is set up, so a goal cannot run. Set one up with `nanobot onboard` or a key in the environment, such "
+    "as OPENAI_API_KEY."
+)
+_USAGE = (
+    "Use /goal TEXT, with --steps N, --usd N, --check COMMAND, --plan or --review before the text; /goal resume, "
+    "/goal stop, or /goal to see its progress."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GoalRequest:
+    """The parsed arguments of `/goal`."""
+
+    text: str
+    steps: int | None = None
+    usd: float | None = None
+    check: GoalCheck | None = None
+    plan: bool = False
+    review: bool = False
+
+
+def goal_command(goals: "GoalService", models: SessionModels) -> CommandEntry:
+    async def run(call: CommandCall) -> str:
+        argument, key = call.argument.strip(), call.session.key
+        try:
+            goal = await goals.last(key)
+            if not argument or argument.lower() == "status":
+                if goal is None:
+                    return f"There is no goal here. {_USAGE}"
+                return f"{format_status(goal, goals.now())}\n{goals.notes_of(goal)}".strip()
+            if call.message.origin not in TYPED:
+                return "/goal must be typed by a person."
+            if argument.lower() in ("stop", "cancel"):
+                if stopped := await goals.stop_for(call.message):
+                    return f"Stopped: the goal ({stopped})."
+                return await goals.other_process_note(key) or "There is no goal here that you can stop."
+            is_owner = is_from_owner(call.message)
+            has_others = has_other_authors(call.session, call.message.sender_id)
+            if not is_owner and (has_others or (goal and not goal.order.requester.is_controlled_by(call.message))):
+                return "Other people have written in this chat, so only an owner may set a goal."
+            first, _, rest = argument.partition(" ")
+            request = parse_request(rest if (is_resumed := first.lower() in ("resume", "continue")) else argument)
+            if is_resumed and request.text:  # a goal such as "continue the report"
+                is_resumed, request = False, parse_request(argument)
+            usual = goals.default_limits
+            limits = GoalLimits(request.steps or usual.steps, request.usd or usual.usd)
+            if not is_owner and (limits.steps > usual.steps or limits.usd > usual.usd):
+                return f"Only an owner may give a goal more than {usual.steps} steps and ${usual.usd:g}."
+            if is_resumed:
+                goal = await goals.resume(key, request.steps, request.usd)
+                return f"Resumed the goal: {goal.title} ({goal.usage_text})."
+            return await begin(call, request, limits)
+        except StorageError:
+            raise
+        except NanobotError as error:
+            return str(error)
+
+    async def begin(call: CommandCall, request: GoalRequest, limits: GoalLimits) -> str:
+        message = call.message
+        if not request.text:
+            return _USAGE
+        if (await models.of_session(call.session)).provider_name == "offline":
+            return _NO_MODEL
+        requester = Requester(
+            call.session.key,
+            message.address,
+            message.provenance,
+            message.origin,
+            message.sender_id,
+            call.attended,
+            call.scope,
+        )
+        review = request.review or goals.is_reviewed
+        order = GoalOrder(request.text, requester, request.check, request.plan, review)
+        goal = await goals.set(order, limits)
+        proof = f" It is done when this check passes: {order.check}." if order.check is not None else ""
+        return (
+            f"I will work on this until it is done (at most {goal.limits.steps} steps and "
+            f"{format_dollars(goal.limits.usd)}) and tell you then.{proof} /goal shows the progress, /stop ends it."
+        )
+
+    return CommandEntry(run, "work on something until it is done", "TEXT | resume | stop")
+
+
+def parse_request(text: str) -> GoalRequest:
+    """Parse the options in front of the text. Raises NanobotError for invalid ones."""
+    rest, options = text.strip(), dict[str, Any]()
+    while (option := _OPTION.match(rest)) is not None:
+        name, rest = option[1], rest[option.end() :].strip()
+        if name in ("plan", "review"):
+            options[name] = True
+            continue
+        match = _VALUE.match(rest)
+        if match is None:
+            raise NanobotError(f"The quote after --{name} is not closed. {_USAGE}")
+        value, rest = next((group for group in match.groups() if group is not None), ""), rest[match.end() :]
+        match name:
+            case "check":
+                if not value:
+                    raise NanobotError(
+                        '--check needs a check, for example --check "pytest -q" or --check file:report.md.'
+                    )
+                is_typed = value.partition(":")[0] in [*CheckKind]
+                options[name] = GoalCheck.of(value if is_typed else f"command: {value}")
+            case "steps":
+                options[name] = _parse_number(name, value, int)
+            case "usd":
+                options[name] = _parse_number(name, value.lstrip("$"), float)
+            case _:
+                raise NanobotError(f"There is no option --{name}. {_USAGE}")
+    return GoalRequest(rest, **options)
+
+
+def _parse_number(name: str, value: str, kind: Callable[[str], float]) -> float:
+    try:
+        number = kind(value)
+    except ValueError:
+        number = 0
+    if not 0 < number < _MAX_NUMBER:
+        raise NanobotError(f"--{name} needs a number above zero, not {value!r}.")
+    return number

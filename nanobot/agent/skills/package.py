@@ -31,10 +31,7 @@ MAX_BYTES = 20_000_000
 _MAX_ZIP_BYTES = 50_000_000
 _MAX_NAME_CHARS = 120
 
-_SPECIAL_NAME = re.compile(
-    r'[<>:"|?*\\]|^\s|[\s.]$|^(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)',
-    re.IGNORECASE,
-)
+_SPECIAL_NAME = re.compile(r'[<>:"|?*\\]|^\s|[\s.]$|^(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)', re.IGNORECASE)
 """A name that leads elsewhere, or that some system refuses or changes, such as that of a device on Windows."""
 _LITTER = frozenset({"__macosx", ".ds_store", ".git", "__pycache__", "thumbs.db", "desktop.ini"})
 """Files of systems and tools that are skipped."""

@@ -30,8 +30,9 @@ from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps, TurnProfile
 from nanobot.agent.recovery import find_outcomes, is_accepted
 from nanobot.agent.requester import Requester
-from nanobot.agent.subagent.roles import ROLES, SubagentPrompt
 from nanobot.agent.subagent.tasks import (
+    ROLES,
+    SubagentPrompt,
     Task,
     TaskOrder,
     TaskRole,

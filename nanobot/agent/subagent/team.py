@@ -71,11 +71,7 @@ class Team:
     """The teams of all goals of this process."""
 
     def __init__(
-        self,
-        database: Database,
-        sessions: SessionManager,
-        clock: Clock,
-        open_tasks: Callable[[], Sequence[Task]],
+        self, database: Database, sessions: SessionManager, clock: Clock, open_tasks: Callable[[], Sequence[Task]]
     ) -> None:
         """The database has the tables of SCHEMA. `open_tasks` returns the tasks that run or wait here."""
         self._database = database
