@@ -61,6 +61,7 @@ from nanobot.messages.types import (
 )
 from nanobot.providers.base import LLMProvider, LLMResponse
 from nanobot.security.provenance import IN_PART
+from nanobot.session.lines import parse_time
 from nanobot.utils.text import clip, clip_line
 
 _MAX_MESSAGE_CHARS = 4_000
@@ -202,7 +203,9 @@ def _line(row: ChatMessage, provenance: Provenance) -> str:
         text = "\n".join(filter(None, [clip(text, _MAX_MESSAGE_CHARS), *_calls_of(row)]))
     if role == "USER" and provenance is Provenance.PERSON:
         role = "USER (not the owner)"
-    return f"[{_minute(row.get('timestamp'))}] {role}: {text}".replace("\n", "\n  ") if text else ""
+    time = parse_time(row.get("timestamp"))
+    shown_time = f"{time:%Y-%m-%dT%H:%M}" if time is not None else "unknown time"
+    return f"[{shown_time}] {role}: {text}".replace("\n", "\n  ") if text else ""
 
 
 def _calls_of(row: ChatMessage) -> Iterator[str]:
@@ -212,13 +215,6 @@ def _calls_of(row: ChatMessage) -> Iterator[str]:
         if isinstance(function, dict):
             arguments = " ".join(str(function.get("arguments", "")).split())
             yield f"(calls {function.get('name')} {clip_line(arguments, _MAX_ARGUMENT_CHARS)})"
-
-
-def _minute(timestamp: object) -> str:
-    try:
-        return f"{datetime.fromisoformat(str(timestamp)):%Y-%m-%dT%H:%M}"
-    except ValueError:
-        return "unknown time"
 
 
 # --- the call
@@ -384,7 +380,8 @@ def fact_importance(fact: Fact, origin: FactOrigin | None, now: datetime) -> flo
     """Rate a fact by what it says, who wrote it, and its age."""
     if origin is None:
         return fact_weight(fact) + _AUTHOR_WEIGHT[ChangedBy.HAND]
-    days = max((now.timestamp() - _seconds(origin.change.at, now.timestamp())) / 86_400, 0.0)
+    since = _seconds(origin.change.at) or now.timestamp()
+    days = max((now.timestamp() - since) / 86_400, 0.0)
     return fact_weight(fact) + _AUTHOR_WEIGHT.get(origin.change.by, 0.0) + 1.0 / (1.0 + days / _LONG_DAYS)
 
 
@@ -393,14 +390,12 @@ def _is_forgotten(text: str, forgotten: Mapping[str, Revision], rows: Sequence[C
     words = fact_words(text)
     times = [_seconds(change.at) for other, change in forgotten.items() if words and is_like(text, other)]
     return bool(times) and not any(
-        _seconds(str(row.get("timestamp"))) > max(times)
+        _seconds(row.get("timestamp")) > max(times)
         for row in rows
         if row.get("role") == "user" and len(words & fact_words(shown_text(row))) >= 0.5 * len(words)
     )
 
 
-def _seconds(timestamp: str, default: float = 0.0) -> float:
-    try:
-        return datetime.fromisoformat(timestamp).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return default
+def _seconds(timestamp: object) -> float:
+    time = parse_time(timestamp)
+    return time.timestamp() if time is not None else 0.0

@@ -18,7 +18,7 @@ from nanobot.agent.tools.base import SUBAGENT_SESSION
 from nanobot.agent.work import Work, WorkState
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.usage.types import format_dollars
-from nanobot.utils.text import clip_line, escape_surrogates
+from nanobot.utils.text import clip_line, duration, escape_surrogates
 
 if TYPE_CHECKING:
     from nanobot.agent.context import ContextBuilder
@@ -52,7 +52,6 @@ _ENDS = {
     WorkState.STOPPED: ("stopped before it was done", "My background task was stopped ({label}). {result}"),
 }
 """How a task ended, for the model, and a report for the person."""
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 class TaskRole(StrEnum):
@@ -283,9 +282,7 @@ def describe_failure(task: Task) -> str:
 def format_line(task: Task, now: float, *, cost_usd: float | None = None, doing: str = "", session: str = "") -> str:
     """Return the task's line in `/tasks`."""
     since = task.created_at if task.state is WorkState.WAITING else task.began_at or task.created_at
-    seconds = max(int((task.ended_at or now) - since), 0)
-    size, unit = next((unit for unit in _UNITS if seconds >= unit[0]), _UNITS[-1])
-    parts = [f"{task.id}  {task.state:<7}  {f'{seconds // size} {unit}':>6}  {task.order.label}"]
+    parts = [f"{task.id}  {task.state:<7}  {duration((task.ended_at or now) - since):>6}  {task.order.label}"]
     cost = cost_usd if cost_usd is not None else task.cost_usd
     parts += [format_dollars(cost)] if cost else []
     parts += [f"last: {doing}"] if doing else []
