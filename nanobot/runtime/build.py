@@ -21,8 +21,8 @@ from nanobot.agent.goals.tool import GoalTool, goal_command
 from nanobot.agent.hooks import Hook
 from nanobot.agent.hooks.runner import GuardedHook, HookRunner
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.memory.files import SCHEMA as MEMORY_SCHEMA
 from nanobot.agent.memory.service import MemoryService
-from nanobot.agent.memory.store import SCHEMA as MEMORY_SCHEMA
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nanobot.agent.memory.edits import (
     EditRules,
     FactEdit,
+    HistoryEntry,
     KnownFact,
     UnusableAnswerError,
     apply_edits,
@@ -17,7 +18,6 @@ from nanobot.agent.memory.edits import (
 )
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.save_memory import build_transcript, check_answer, transcript_lines
-from nanobot.agent.memory.store import HistoryEntry
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse, ToolCallRequest
 from nanobot.testing import calls

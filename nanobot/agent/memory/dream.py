@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from nanobot.agent.engine.spec import Model
@@ -19,6 +20,7 @@ from nanobot.agent.memory.edits import (
     EditAction,
     EditRules,
     FactEdit,
+    HistoryEntry,
     KnownFact,
     apply_edits,
     ask_model,
@@ -26,6 +28,7 @@ from nanobot.agent.memory.edits import (
     edits_schema,
 )
 from nanobot.agent.memory.facts import BOM, Fact, decode_escaped, encode_escaped, fact_key, parse_facts
+from nanobot.agent.memory.files import STAMP, storage_errors
 from nanobot.agent.memory.revisions import (
     AppliedEdit,
     ChangedBy,
@@ -38,7 +41,7 @@ from nanobot.agent.memory.revisions import (
     is_like,
 )
 from nanobot.agent.memory.schedule import Due, DueTimes
-from nanobot.agent.memory.store import HistoryEntry, MemoryStore, parse_entries, storage_errors
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.config.schema import DreamConfig
 from nanobot.errors import NanobotError, ProviderError, StorageError
 from nanobot.messages.tokens import estimate_tokens
@@ -387,6 +390,23 @@ class Dream:
             trust = {"provenance": edit.provenance.value} if is_outside(edit.provenance) else {}
             merged[fact_key(edit.text)] = kept | trust
         return merged
+
+
+def parse_entries(data: bytes, begin: int = 0) -> list[tuple[HistoryEntry, int]]:
+    """Parse HISTORY.md from offset `begin` on, given its bytes from there. Return each entry with the offset where it
+    ends. Text before the first stamp is an entry without one.
+    """
+    text = data.decode("utf-8", "surrogateescape")
+    starts = [0, *(match.start() for match in STAMP.finditer(text)), len(text)]
+    entries = []
+    for start, stop in pairwise(starts):
+        raw = text[start:stop].encode("utf-8", "surrogateescape")
+        begin += len(raw)
+        if piece := raw.decode("utf-8", "replace").strip():
+            stamp = STAMP.match(piece)
+            when, content = (stamp[1].replace("T", " "), piece[stamp.end() :]) if stamp else ("", piece)
+            entries.append((HistoryEntry(when, content.strip()), begin))
+    return entries
 
 
 def _describe_edit(edit: FactEdit) -> AppliedEdit:

@@ -26,7 +26,6 @@ from nanobot.agent.memory.facts import (
     remove_facts,
 )
 from nanobot.agent.memory.revisions import is_like
-from nanobot.agent.memory.store import HistoryEntry
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, least_trusted
 from nanobot.providers.base import LLMProvider, LLMResponse, error_from_response, parse_arguments
@@ -192,6 +191,14 @@ def edits_schema(*actions: EditAction) -> dict[str, Any]:
             "required": ["action"],
         },
     }
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """An entry of the log. `timestamp` is `YYYY-MM-DD HH:MM`, empty if the file has none."""
+
+    timestamp: str
+    content: str
 
 
 class UnusableAnswerError(ProviderError):

@@ -24,7 +24,7 @@ from nanobot.agent.memory.facts import (
     parse_facts,
     remove_facts,
 )
-from nanobot.agent.memory.store import SCHEMA, MemoryStore
+from nanobot.agent.memory.files import SCHEMA, MemoryFiles
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, is_synthetic
@@ -205,7 +205,7 @@ class FactOrigin:
 class RevisionLog:
     """The revisions of some files, which `memory` names in the database; every change of ours goes through it."""
 
-    def __init__(self, files: MemoryStore, memory: str) -> None:
+    def __init__(self, files: MemoryFiles, memory: str) -> None:
         self.files = files
         self.database = files.database
         self.memory = memory

@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nanobot.agent.memory.store import SCHEMA
+from nanobot.agent.memory.files import SCHEMA
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import stem_of

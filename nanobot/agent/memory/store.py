@@ -16,48 +16,24 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
-from nanobot.config.paths import DataPaths, get_data_dir
-from nanobot.errors import NanobotError, StorageError
+from nanobot.agent.memory.files import BUDGET_BYTES as BUDGET_BYTES
+from nanobot.agent.memory.files import MemoryFiles
+from nanobot.agent.scope import Scope
+from nanobot.errors import NanobotError
 from nanobot.providers.base import LLMProvider
 from nanobot.security.files.open import Opener, Stamp, stamp_of
-from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.aio import finish
-from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import PRIVATE_FILE, remove_stale_temps
-from nanobot.utils.storage_error import storage_error
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.revisions import RevisionLog
     from nanobot.session.manager import Session
 
 log = logging.getLogger(__name__)
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS memory_revisions (
-    memory TEXT NOT NULL, number INTEGER NOT NULL, file TEXT NOT NULL,
-    text BLOB, is_kept INTEGER NOT NULL, revision TEXT NOT NULL, PRIMARY KEY (memory, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS memory_due (
-    kind TEXT NOT NULL, key TEXT NOT NULL, due_at REAL NOT NULL, failures INTEGER NOT NULL, state TEXT NOT NULL,
-    PRIMARY KEY (kind, key)) WITHOUT ROWID;
-"""
-"""The tables of all memories."""
-BUDGET_BYTES = 8192
-"""Size limit of MEMORY.md after a consolidation; the least important facts move to the archive."""
-_STALE_TEMP_S = 600.0
-"""A temporary file older than this belongs to no running writer."""
-_BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
-_STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
-
 
 MAX_PROMPT_CHARS = 16_000
 """Characters of one file that go into a prompt; the rest is left to `read_file`."""
@@ -69,49 +45,8 @@ _SECTION_BREAK = re.compile(r"^[ ]{0,3}(?:(#{1,2})(?=\s)|(?:-[ \t]*){3,}$|={3,}[
 """Headings of level 1 and 2, and lines that are a rule or turn the line above into a heading."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """An entry of the log. `timestamp` is `YYYY-MM-DD HH:MM`, empty if the file has none."""
-
-    timestamp: str
-    content: str
-
-
-class MemoryStore:
-    """The memory of one scope of a workspace. Reading never raises, except `file_bytes`; writing raises StorageError.
-
-    `files` opens the files without following links, since a command may have replaced one by a link. The policy of a
-    chat's scope gives no access to any other memory.
-    """
-
-    def __init__(
-        self,
-        workspace: Path,
-        *,
-        clock: Clock | None = None,
-        files: Opener | None = None,
-        scope: Scope = OWNERS,
-        budget_bytes: int = BUDGET_BYTES,
-        database: Path | None = None,
-    ) -> None:
-        """`database` has the revisions; by default that of the configuration in use."""
-        self.budget_bytes = budget_bytes
-        self._all_files = files or Opener(PathPolicy(workspace))
-        self.files = replace(self._all_files, policy=restrict_paths(self._all_files.policy, scope))
-        self._workspace = workspace
-        self.scope = scope
-        self.memory_dir = workspace / "memory" / scope.folder
-        self.memory_file = self.memory_dir / "MEMORY.md"
-        self.history_file = self.memory_dir / "HISTORY.md"
-        self.archive_file = self.memory_dir / "ARCHIVE.md"
-        self.shared_file = workspace / "memory" / SHARED
-        self.clock = clock or SystemClock()
-        self._database = database
-
-    @property
-    def database(self) -> Path:
-        """The database with the revisions."""
-        return self._database or DataPaths(get_data_dir()).database
+class MemoryStore(MemoryFiles):
+    """The memory of one scope of a workspace. Reading never raises; writing raises StorageError."""
 
     @cached_property
     def revisions(self) -> "RevisionLog":
@@ -137,59 +72,6 @@ class MemoryStore:
     def prompt_files(self) -> tuple[Path, ...]:
         """The files `long_term_context` is built from; it changes only when they do."""
         return (self.memory_file, self.shared_file, self.archive_file)
-
-    @property
-    def fact_files(self) -> dict[str, Path]:
-        """The files with facts that this scope may change, by name; MEMORY.md is the last."""
-        shared = [self.shared_file] if self.scope.is_owners else []
-        return {file.name: file for file in (self.archive_file, *shared, self.memory_file)}
-
-    def file_text(self, file: Path) -> str:
-        """Return the text of one of the memory files, with invalid bytes as surrogate escapes so that they round-trip.
-        Empty if it cannot be read.
-        """
-        try:
-            return (self.file_bytes(file) or b"").decode("utf-8", "surrogateescape")
-        except StorageError:
-            return ""
-
-    def file_bytes(self, file: Path) -> bytes | None:
-        """Return the content of a memory file, None if there is none. Raises StorageError."""
-        with storage_errors(f"{file.name} cannot be read"):
-            try:
-                with self.files.read(file) as opened:
-                    return opened.read()
-            except FileNotFoundError:
-                return None
-
-    def append_history(self, entry: str) -> None:
-        """Append to the log, durably. An entry without `[YYYY-MM-DD HH:MM]` gets the current time."""
-        text = _BLANK_LINES.sub("\n", entry.strip())
-        if not text:
-            return
-        if not _STAMP.match(text):
-            text = f"[{self.clock.now():%Y-%m-%d %H:%M}] {text}"
-        self.append(self.history_file, text + "\n\n")
-
-    def write(self, path: Path, content: bytes | None) -> None:
-        """Replace one of the files atomically; None removes it."""
-        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
-            if content is None:
-                place.real.unlink(missing_ok=True)
-            else:
-                remove_stale_temps(place.real, older_than_s=_STALE_TEMP_S)
-                place.replace(content, PRIVATE_FILE)
-
-    def append(self, path: Path, text: str) -> None:
-        """Append a paragraph on a line of its own, whatever an editor or a crash left at the end."""
-        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
-            tail = b""
-            with suppress(FileNotFoundError), place.read() as file:
-                file.seek(max(0, file.seek(0, 2) - 4))
-                tail = file.read().replace(b"\r\n", b"\n")
-            newlines = len(tail) - len(tail.rstrip(b"\n"))
-            gap = "\n" * max(0, 2 - newlines) if tail else ""
-            place.append((gap + text).encode("utf-8", "replace"))
 
     def read_long_term(self) -> str:
         return read_or_empty(self.memory_file, self.files)
@@ -354,31 +236,3 @@ def read_capped(path: Path, files: Opener) -> str:
         return text
     note = f"(Cut after {MAX_PROMPT_CHARS} characters. Read the rest with `read_file`: {path})"
     return f"{text[:MAX_PROMPT_CHARS]}\n\n{note}"
-
-
-@contextmanager
-def storage_errors(what: str) -> Iterator[None]:
-    """Raise a StorageError that says `what` failed if the disk fails or the path is denied."""
-    try:
-        yield
-    except PathDeniedError as error:
-        raise StorageError(str(error)) from error
-    except OSError as error:
-        raise storage_error(what, error) from error
-
-
-def parse_entries(data: bytes, begin: int = 0) -> list[tuple[HistoryEntry, int]]:
-    """Parse HISTORY.md from offset `begin` on, given its bytes from there. Return each entry with the offset where it
-    ends. Text before the first stamp is an entry without one.
-    """
-    text = data.decode("utf-8", "surrogateescape")
-    starts = [0, *(match.start() for match in _STAMP.finditer(text)), len(text)]
-    entries = []
-    for start, stop in pairwise(starts):
-        raw = text[start:stop].encode("utf-8", "surrogateescape")
-        begin += len(raw)
-        if piece := raw.decode("utf-8", "replace").strip():
-            stamp = _STAMP.match(piece)
-            when, content = (stamp[1].replace("T", " "), piece[stamp.end() :]) if stamp else ("", piece)
-            entries.append((HistoryEntry(when, content.strip()), begin))
-    return entries
