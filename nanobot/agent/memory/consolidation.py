@@ -76,18 +76,15 @@ class ConsolidationResult:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which messages of which session go into which memory, and the session's state when planned."""
+    """Which messages of a session go into which memory, and where the session stood when planned."""
 
-    session_key: str
+    session: Session
     created_at: datetime
     cursor: int
     scope: Scope
     rows: Sequence[ChatMessage]
     ends: Mapping[int, int]
     """How many rows make whole turns, and the tokens of each such part."""
-    model: str
-    handover: str
-    handover_trust: Provenance
 
 
 @dataclass(eq=False)
@@ -202,35 +199,24 @@ class Consolidator:
             for at in range(1, min(len(rows) - keep, end) + 1)
             if filled[at - 1] and (at == len(rows) or is_turn_start(rows, at))
         }
-        if not ends:
-            return None
-        return _Plan(
-            session.key,
-            session.created_at,
-            session.last_consolidated,
-            scope,
-            rows,
-            ends,
-            str(session.metadata.get("model") or ""),
-            session_summary(session.metadata),
-            summary_provenance(session.metadata, session.key),
-        )
+        return _Plan(session, session.created_at, session.last_consolidated, scope, rows, ends) if ends else None
 
     async def _ask(self, plan: _Plan) -> tuple[ChangeSource, SaveMemoryAnswer]:
         """Return the checked answer for the first rows of a plan, and what it was made of."""
-        memory = self._memory_of(plan.scope)
-        model = await self.models.get(self.background_model() or plan.model or None)
+        memory, key, metadata = self._memory_of(plan.scope), plan.session.key, plan.session.metadata
+        handover, trust = session_summary(metadata), summary_provenance(metadata, key)
+        model = await self.models.get(self.background_model() or str(metadata.get("model") or "") or None)
         text = await asyncio.to_thread(read_for_model, memory.revisions)
         reply, room = _room(model, text)
         rows = plan.rows[: max((end for end, tokens in plan.ends.items() if tokens <= room), default=min(plan.ends))]
         everything = build_transcript(rows, room)
         own, handover_trust = everything, Provenance.OWNER  # the memory of a chat covers everything said there
         if plan.scope.is_owners:
-            person_is_owner = not self.others_write(plan.session_key)
+            person_is_owner = not self.others_write(key)
             own = build_transcript(rows, room, is_trusted_only=True, person_is_owner=person_is_owner)
-            if not (person_is_owner and plan.handover_trust is Provenance.PERSON):
-                handover_trust = plan.handover_trust
-        with call_context_scope(CallContext("consolidation", plan.session_key)):
+            if not (person_is_owner and trust is Provenance.PERSON):
+                handover_trust = trust
+        with call_context_scope(CallContext("consolidation", key)):
             async with asyncio.timeout(_LIMIT_S):
                 saved = await request_consolidation(
                     model.provider,
@@ -239,10 +225,10 @@ class Consolidator:
                     everything,
                     own,
                     max_tokens=reply,
-                    handover=plan.handover,
+                    handover=handover,
                     handover_trust=handover_trust,
                 )
-        return ChangeSource(plan.session_key, rows=rows, provenance=own.provenance), saved
+        return ChangeSource(key, rows=rows, provenance=own.provenance), saved
 
     async def _store(
         self, session: Session, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer, *, is_archived: bool
