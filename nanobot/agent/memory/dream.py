@@ -50,7 +50,7 @@ from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.provenance import IN_PART
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
-from nanobot.utils.clock import Clock, timestamp
+from nanobot.utils.clock import timestamp
 from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import ProcessLock
 from nanobot.utils.text import clip, clip_line, count_noun, escape_brackets
@@ -188,7 +188,6 @@ class Dream:
 
     memory: MemoryStore
     models: ModelSource
-    clock: Clock
     settings: DreamConfig
     model: str | None = None
     """A model or preset, None for the default one."""
@@ -233,13 +232,13 @@ class Dream:
         done: list[DreamPass] = []
         spent = 0
         while True:
-            dream_pass = DreamPass(0, timestamp(self.clock), PassOutcome.UNCHANGED, who=who)
+            dream_pass = DreamPass(0, timestamp(self.memory.clock), PassOutcome.UNCHANGED, who=who)
             try:
                 news = await asyncio.to_thread(self._read_news)
                 if news is None:
                     return DreamRun(DreamOutcome.DONE if done else DreamOutcome.NOTHING, done)
                 due = await asyncio.to_thread(self.state)
-                if not by_hand and not done and due.failures and self.clock.now().timestamp() < due.at:
+                if not by_hand and not done and due.failures and self.memory.clock.now().timestamp() < due.at:
                     return DreamRun(DreamOutcome.RESTING, done, due.state["error"])
                 if len(done) >= self.settings.max_iterations:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
@@ -308,7 +307,7 @@ class Dream:
             [_known_fact(fact, origins.get(fact.key), first_revision) for fact in facts.values()],
             news,
             size,
-            f"{self.clock.now():%Y-%m-%d (%A)}",
+            f"{self.memory.clock.now():%Y-%m-%d (%A)}",
             [*memory.revisions.forgotten()][-_MAX_FORGOTTEN:],
             self.settings.annotate_line_ages,
         )
@@ -332,7 +331,7 @@ class Dream:
         memory, revisions = self.memory, self.memory.revisions
         with suppress(StorageError):
             due = self.state()
-            after = due.after_failure(self.clock.now().timestamp(), _BACKOFF_S, _MAX_BACKOFF_S)
+            after = due.after_failure(self.memory.clock.now().timestamp(), _BACKOFF_S, _MAX_BACKOFF_S)
             self._save(due.state.get("offset"), reason, after)
             with revisions.lock():
                 dream_pass = replace(dream_pass, number=self._next_number())

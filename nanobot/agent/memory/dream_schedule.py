@@ -34,16 +34,12 @@ _FIRST_S = 60.0
 _MAX_TIMER_S = 3600.0
 """Limit of a timer: timers stop while the machine sleeps, so look at the wall clock this often."""
 
-Sleep = Callable[[float], Awaitable[object]]
-
 
 @dataclass(eq=False)
 class DreamScheduler:
     """Runs Dream over every memory of one bot."""
 
     defaults: AgentDefaults
-    database: Path
-    memory: MemoryStore
     models: "ModelSource"
     sessions: SessionManager
     clock: Clock
@@ -54,14 +50,14 @@ class DreamScheduler:
     _last_run_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self._looks = DueTimes(self.database, "look")
+        self._looks = DueTimes(self.memory_of(OWNERS).database, "look")
 
     @property
     def enabled(self) -> bool:
         """Whether the gateway runs it on a schedule."""
         return self.defaults.dream.enabled
 
-    async def run(self, sleep: Sleep = asyncio.sleep) -> None:
+    async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         """Run on schedule until cancelled. Never raises for a model or the disk."""
         await sleep(_FIRST_S)
         while True:
@@ -137,11 +133,11 @@ class DreamScheduler:
 
         settings = self.defaults.dream
         model = settings.model_override or self.defaults.background_model
-        return Dream(self.memory_of(scope), self.models, self.clock, settings, model)
+        return Dream(self.memory_of(scope), self.models, settings, model)
 
     def _scopes(self) -> list[Scope]:
         """Return the owner's scope and that of every chat with a memory."""
-        chats = self.memory.memory_dir / "chats"
+        chats = self.memory_of(OWNERS).memory_dir / "chats"
         folders = {path.name for path in chats.iterdir() if path.is_dir()} if chats.is_dir() else set()
         if not folders:
             return [OWNERS]

@@ -421,9 +421,7 @@ def _format_when(timestamp: str, now: datetime | None) -> str:
 # --- the commands
 
 
-async def answer_command(
-    name: str, call: CommandCall, memory: MemoryStore, dreams: "DreamScheduler", clock: Clock
-) -> str:
+async def answer_command(name: str, call: CommandCall, memory: MemoryStore, dreams: "DreamScheduler") -> str:
     """Run `/memory`, `/dream`, `/dream-log` or `/dream-restore` and return the reply. Never raises."""
     word, _, rest = call.argument.partition(" ") if name == "memory" else ("", "", call.argument)
     is_change = name in ("dream", "dream-restore") or word.lower() in ("forget", "pin", "unpin", "undo", "share")
@@ -432,7 +430,7 @@ async def answer_command(
     who = call.message.sender_id or "terminal"
     if name == "dream":
         return (await dreams.run_now(call.scope, who))[1]
-    editor = MemoryEditor(memory, clock, who)
+    editor = MemoryEditor(memory, memory.clock, who)
     try:
         if name == "memory":
             return await asyncio.to_thread(_answer_memory, editor, word.lower(), rest.strip(), call)

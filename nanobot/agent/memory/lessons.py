@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from nanobot.agent.memory.facts import Fact, add_fact, encode_escaped, parse_facts, remove_facts
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
@@ -21,7 +20,6 @@ from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, is_synthetic, text_of
 from nanobot.providers.base import parse_arguments
 from nanobot.security.secrets import redact_known
-from nanobot.utils.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -87,15 +85,13 @@ class Lessons:
 
     memory: MemoryStore
     """The owner's."""
-    database: Path
-    clock: Clock
     others_write: Callable[[str], bool] = lambda session_key: True
     """Whether people other than the owner may write in a session."""
 
     @property
     def _counts(self) -> DueTimes:
         """By failure: when it was last seen, in how many turns, and in the state `first` and its `lesson`."""
-        return DueTimes(self.database, "lesson")
+        return DueTimes(self.memory.database, "lesson")
 
     def learn(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
         """Count the failures in the rows of a finished turn of the owner's, and drop old lessons. Never raises."""
@@ -108,7 +104,7 @@ class Lessons:
     def _count(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
         asked_by_person = any(row["role"] == "user" and row.get("provenance") == Provenance.PERSON for row in rows)
         alone = asked_by_person and not self.others_write(session_key)
-        now = self.clock.now()
+        now = self.memory.clock.now()
         today = f"{now:%Y-%m-%d}"
         for failure in find_failures(rows, person_is_owner=alone):
             count = self._counts.get(failure.text)
@@ -123,7 +119,7 @@ class Lessons:
         """Remove counts of failures that were not seen for `QUIET_DAYS`, and their lessons, which move to the archive
         unless a person has edited or pinned them.
         """
-        oldest = self.clock.now().timestamp() - QUIET_DAYS * 86_400
+        oldest = self.memory.clock.now().timestamp() - QUIET_DAYS * 86_400
         for key, count in self._counts.all().items():
             if count.at < oldest:
                 with self.memory.revisions.lock():

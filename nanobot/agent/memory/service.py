@@ -78,9 +78,7 @@ class MemoryService:
         self.consolidation = ConsolidationScheduler(
             open_consolidator, self.sessions, self.clock, defaults.memory_window, database, idle_s
         )
-        self.dreams = DreamScheduler(
-            defaults, database, self.memory, self.models, self.sessions, self.clock, self._memory_of
-        )
+        self.dreams = DreamScheduler(defaults, self.models, self.sessions, self.clock, self._memory_of)
 
     @cached_property
     def _consolidator(self) -> "Consolidator":
@@ -101,7 +99,7 @@ class MemoryService:
     def _lessons(self) -> "Lessons":
         from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
 
-        return Lessons(self.memory, self.places.database, self.clock, others_write=self.others_write)
+        return Lessons(self.memory, others_write=self.others_write)
 
     def on_session_released(self, session: Session, scope: Scope) -> None:
         """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
@@ -218,7 +216,7 @@ class MemoryService:
         async def answer(name: str, call: CommandCall) -> str:
             from nanobot.agent.memory.editor import answer_command  # most turns have no command
 
-            return await answer_command(name, call, self._memory_of(call.scope), self.dreams, self.clock)
+            return await answer_command(name, call, self._memory_of(call.scope), self.dreams)
 
         return {
             name: CommandEntry(partial(answer, name), description, usage)
