@@ -26,8 +26,8 @@ from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
-from nanobot.agent.skills.usage import SCHEMA as SKILL_SCHEMA
-from nanobot.agent.skills.usage import SkillUsage, SkillUsageRecorder
+from nanobot.agent.skills.loader import SCHEMA as SKILL_SCHEMA
+from nanobot.agent.skills.loader import SkillUsage, SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import team
 from nanobot.agent.subagent.manager import SubagentManager

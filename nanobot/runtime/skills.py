@@ -7,9 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.skills.loader import SkillsLoader
+from nanobot.agent.skills.loader import SkillsLoader, SkillUsage
 from nanobot.agent.skills.manual import one_line
-from nanobot.agent.skills.usage import SkillUsage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.security.files.open import Opener

@@ -20,7 +20,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from nanobot.agent.skills.usage import SkillUsage
+from nanobot.agent.skills.loader import SkillUsage
 from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
 from nanobot.gateway.service import Options, open_gateway

@@ -82,11 +82,8 @@ class GoalDriver:
     def __init__(self, goal: Goal, deps: GoalDeps) -> None:
         self.goal = goal
         self.task: asyncio.Task[None] | None = None
-        """Runs while the goal is driven."""
         self.used_goal_tool = False
-        """Whether the running turn used the `goal` tool."""
         self.failed_check = ""
-        """The last check that failed."""
         self._deps = deps
         self._loop, self._turns = deps.loop, deps.turns
         self._wake_event = asyncio.Event()

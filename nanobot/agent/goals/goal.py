@@ -120,7 +120,6 @@ class GoalProgress:
     sent_back: int = 0
     """Number of rejections by the reviewer."""
     objections: str = ""
-    """The reviewer's last objections."""
     failures: int = 0
     """Failed turns in a row."""
     idle: int = 0

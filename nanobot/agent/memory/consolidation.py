@@ -54,7 +54,6 @@ _ROWS_AT_ONCE = 500
 _PROMPT_TOKENS = 1_500
 """Our instructions, the schema, and the error of the estimate."""
 _LIMIT_S = 180.0
-"""The time limit of a call."""
 _MIN_REPLY_TOKENS = 700
 """For the log entry and a few edits."""
 
@@ -106,7 +105,6 @@ class Consolidator:
     _locks: WeakValueDictionary[Scope, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """Serialise read-modify-write of one memory, so that two sessions do not overwrite each other."""
     _moving: set[str] = field(default_factory=set)
-    """Names of sessions being moved."""
 
     async def consolidate(
         self,

@@ -63,7 +63,6 @@ _MIN_REPLY_TOKENS = 256
 _SCHEMA_TOKENS = 400
 _BACKOFF_S, _MAX_BACKOFF_S = 3600.0, 7 * 86_400.0
 _LIMIT_S = 180.0
-"""The time limit of a call."""
 _MAX_FORGOTTEN = 200
 _MAX_ENTRY_CHARS = 2_000
 """Characters shown of a log entry."""
@@ -136,7 +135,6 @@ class DreamInput:
     """Up to where the log is read with it."""
     today: str
     forgotten: Sequence[str]
-    """Texts of facts that must not return."""
     shows_ages: bool
 
     def cut(self, count: int) -> "DreamInput":

@@ -45,7 +45,6 @@ class DreamScheduler:
     clock: Clock
     memory_of: Callable[[Scope], MemoryStore]
     problem: str | None = None
-    """What failed in the last run, for the status."""
     _running: "dict[Scope, asyncio.Task[DreamRun]]" = field(default_factory=dict)
     _last_run_at: float = 0.0
 

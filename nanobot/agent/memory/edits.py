@@ -75,7 +75,6 @@ class FactEdit:
     is_archived: bool = False
     """Whether the removed facts go to the archive."""
     before: tuple[str, ...] = ()
-    """Texts of the facts with these keys."""
     why: str = ""
     provenance: Provenance = Provenance.OWNER
     """The least trusted of its sources."""
@@ -230,7 +229,6 @@ class EditRules:
     facts: Sequence[KnownFact]
     entries: Sequence[HistoryEntry] = ()
     forgotten: Sequence[str] = ()
-    """Texts of facts that must not return."""
     tidies: bool = False
     """Whether it tidies what is known (Dream) instead of adding what was said."""
 

@@ -24,7 +24,6 @@ _FILLERS = frozenset({"the", "very", "really", "also"})
 _ARTICLES = frozenset({"a", "an"})
 _WHO = frozenset({"user", "owner"})
 BOM = "\ufeff"
-"""Byte order mark that some editors write."""
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_LENGTH = 5
 

@@ -23,7 +23,6 @@ CREATE TABLE IF NOT EXISTS memory_due (
     kind TEXT NOT NULL, key TEXT NOT NULL, due_at REAL NOT NULL, failures INTEGER NOT NULL, state TEXT NOT NULL,
     PRIMARY KEY (kind, key)) WITHOUT ROWID;
 """
-"""The tables of all memories."""
 BUDGET_BYTES = 8192
 """Size limit of MEMORY.md after a consolidation; the least important facts move to the archive."""
 _STALE_TEMP_S = 600.0

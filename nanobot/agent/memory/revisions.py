@@ -159,7 +159,6 @@ class Revision:
     is_first: bool = False
     """Whether there was no file before."""
     is_change: bool = True
-    """Whether the text changed."""
     added: Sequence[dict[str, Any]] = ()
     """Facts: key, text, and the origin of each."""
     removed: Sequence[str] = ()
@@ -212,7 +211,6 @@ class RevisionLog:
         name = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()[:16]
         self._lock_file = self.database.parent / "memory" / f"{name}.lock"
         self._known: list[Revision] = []
-        """The revisions as last read."""
         self._last_row: str | None = None
         """The last of them as stored."""
         self._mutex = threading.RLock()

@@ -76,7 +76,6 @@ _MAX_GROWTH_CHARS = 16_000
 """Limits in characters: a longer entry or a memory growing by more copies the conversation instead of summarising."""
 _EMPTY = "(empty)"
 _WRAPPED = re.compile(r"```(?:markdown|md)?[ \t]*\n(.*)\n```", re.DOTALL)
-"""A text completely wrapped in a code block."""
 _ID = re.compile(r"\[f\d+\] ")
 """The mark before each fact that the model is shown."""
 

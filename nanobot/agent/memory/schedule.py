@@ -116,7 +116,6 @@ class ConsolidationScheduler:
     clock: Clock
     memory_window: int
     database: Path
-    """Has the due times."""
     idle_s: float = 0
     """Time without a message after which all but the last messages of a session move; 0: never."""
     pause_s: float = 1.0

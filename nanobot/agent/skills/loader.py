@@ -1,15 +1,19 @@
-"""Finds, checks, selects and summarizes skills.
+"""Finds, checks, selects and summarizes skills, and records their use: if not all fit into a prompt, the most used are
+shown.
 
 A damaged SKILL.md raises nothing here: the skill is listed as unavailable with the reason. Listing is cheap enough for
 every turn: a file is parsed when it is new or changed, else it costs one stat.
 """
 
+import logging
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, timedelta
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -25,21 +29,30 @@ from nanobot.agent.skills.manual import (
     parse_manual,
     read_text,
 )
+from nanobot.agent.tools.hooks import PlannedCall, Verdict
+from nanobot.errors import StorageError
+from nanobot.messages.types import text_of
 from nanobot.security.files.open import Stamp, stamp_of
+from nanobot.utils.database import reading, writing
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.text import clip, clip_line
+
+log = logging.getLogger(__name__)
 
 _HOST_CACHE_S = 2.0
 """How long programs, environment variables and built-in skills are assumed unchanged."""
 SUMMARY_CHARS = 8_000
-"""Maximum length of the skill summaries in a prompt."""
 _MAX_DESCRIPTION_CHARS = 1_024
 _MAX_REQUIRES_CHARS = 500
 _MAX_ALWAYS_CHARS = 16_000
 _NAMES_CHARS = 1_500
-"""Maximum length of the names of skills without a summary in a prompt."""
 _MAX_DAYS_CACHED = 32
-"""Number of start days whose selection is cached."""
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS skill_use (day TEXT NOT NULL, skill TEXT NOT NULL, PRIMARY KEY (day, skill)) WITHOUT ROWID;
+"""
+_KEEP_USE = timedelta(days=120)
+_HALF_LIFE_DAYS = 14.0
+_NAMED = re.compile(r"(?<!\w)\$([\w-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +128,6 @@ class SkillsLoader:
         forbids.
         """
         self.own = workspace / "skills"
-        """The folder of the workspace's skills."""
         self._shipped = builtin_skills_dir or skills_dir()
         self._disabled = frozenset(disabled)
         self._opener = opener
@@ -341,3 +353,62 @@ def _format_summary(skill: Skill) -> str:
         fields["requires"] = clip_line(one_line(requires), _MAX_REQUIRES_CHARS)
     lines = [f"<{tag}>{escape(text, quote=False)}</{tag}>" for tag, text in fields.items()]
     return "\n".join([f'<skill available="{str(skill.available).lower()}">', *lines, "</skill>"])
+
+
+# --- use
+
+
+class SkillUsage:
+    """The days on which skills were used, in the bot's database. Methods block briefly and never raise."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._recorded: set[tuple[str, date]] = set()
+
+    def note_used(self, name: str) -> None:
+        today = date.today()
+        if (name, today) in self._recorded:
+            return
+        self._recorded.add((name, today))
+        try:
+            with writing(self._database, SCHEMA) as db:
+                db.execute("DELETE FROM skill_use WHERE day < ?", ((today - _KEEP_USE).isoformat(),))
+                db.execute("INSERT OR IGNORE INTO skill_use VALUES (?, ?)", (today.isoformat(), name))
+        except StorageError as error:
+            log.warning("the use of the skill %s cannot be saved: %s", name, error)
+
+    def scores(self, before: date) -> dict[str, float]:
+        """Return a usage score by skill for the days before this one; older use counts less."""
+        scores: dict[str, float] = {}
+        try:
+            with reading(self._database, SCHEMA) as db:
+                query = "SELECT skill, day FROM skill_use WHERE day < ?"
+                for name, day in db.execute(query, (before.isoformat(),)):
+                    age_days = (before - date.fromisoformat(day)).days
+                    scores[name] = scores.get(name, 0.0) + 0.5 ** (age_days / _HALF_LIFE_DAYS)
+        except StorageError as error:
+            log.warning("%s", error)
+        return scores
+
+
+class SkillUsageRecorder:
+    """The hook that records it. It never denies."""
+
+    def __init__(self, skills: SkillsLoader, usage: SkillUsage) -> None:
+        self._skills = skills
+        self._usage = usage
+
+    async def before_call(self, planned: PlannedCall) -> Verdict:
+        """Record skills whose SKILL.md is read, whose files are run, or that a person names with `$`."""
+        return Verdict(on_success=[partial(self._usage.note_used, name) for name in self._used_skills(planned)])
+
+    def _used_skills(self, planned: PlannedCall) -> Iterator[str]:
+        name, arguments = planned.call.name, planned.call.arguments
+        command = str(arguments.get("command")).replace(os.sep, "/") if name == "exec" else ""
+        path = str(arguments.get("path")) if name == "read_file" else ""
+        path = os.path.normpath(planned.context.workspace / path) if path.endswith(SKILL_FILE) else ""
+        prompt = next((row for row in reversed(planned.rows) if row.get("role") == "user"), None)
+        named = _NAMED.findall(text_of(prompt.get("content"))) if prompt is not None else []
+        for skill in self._skills.skills() if named or path or "skills/" in command else ():
+            if skill.name in named or str(skill.path) == path or f"skills/{skill.name}/" in command:
+                yield skill.name

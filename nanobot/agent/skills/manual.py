@@ -21,7 +21,6 @@ from nanobot.utils.text import nearest
 
 SKILL_FILE = "SKILL.md"
 MAX_BYTES = 256_000
-"""Largest SKILL.md that is read."""
 SYSTEMS = {"macos": "darwin", "windows": "win32"}
 """Common system names, and Python's."""
 
@@ -94,7 +93,6 @@ class Manual:
     sandbox: Sequence[str] = ()
     """What the sandbox must allow its commands; `sockets`: Unix sockets."""
     skills: Sequence[str] = ()
-    """Other skills it needs."""
     primary: str = ""
     """The environment variable of its key, if named."""
     install: Sequence[Mapping[str, Any]] = ()

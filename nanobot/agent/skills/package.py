@@ -34,7 +34,6 @@ _MAX_NAME_CHARS = 120
 _SPECIAL_NAME = re.compile(r'[<>:"|?*\\]|^\s|[\s.]$|^(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)', re.IGNORECASE)
 """A name that leads elsewhere, or that some system refuses or changes, such as that of a device on Windows."""
 _LITTER = frozenset({"__macosx", ".ds_store", ".git", "__pycache__", "thumbs.db", "desktop.ini"})
-"""Files of systems and tools that are skipped."""
 
 _CODE = frozenset((
     ".py", ".pyw", ".sh", ".bash", ".zsh", ".fish", ".js", ".mjs", ".cjs", ".ts", ".mts", ".tsx", ".jsx", ".rb", ".pl",

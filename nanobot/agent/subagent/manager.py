@@ -104,7 +104,6 @@ class TaskRun:
     resumed: bool = False
     """Whether a previous process started it."""
     profile: TurnProfile | None = None
-    """The profile of its latest turn."""
     work: asyncio.Task[TurnResult] | None = None
     """The wait for a slot, and all its attempts; cancelled to stop it."""
     job: asyncio.Task[None] | None = None
@@ -115,7 +114,6 @@ class TaskRun:
     waiters: list[Callable[[str], None]] = field(default_factory=list)
     """Get the progress, for each call that waits for the result."""
     last_action: str = ""
-    """The last tool call."""
     last_text: str = ""
     """The reply of the last turn that ended."""
 

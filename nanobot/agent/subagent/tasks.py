@@ -68,7 +68,6 @@ class RoleSpec:
     prompt: str
     """The system prompt, with placeholders `system`, `workspace`, `steps` and `contacts` (whom it may write to)."""
     steps: int
-    """Maximum number of model calls."""
     tools: frozenset[str] | None = None
     """None: all tools of subagents."""
 
@@ -141,7 +140,6 @@ class SubagentPrompt:
     role: TaskRole
     steps: int
     in_team: bool
-    """Whether it may write to other subagents of its goal."""
 
     def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
         """Return the system prompt. `summary` is ignored: subagent sessions are not consolidated."""

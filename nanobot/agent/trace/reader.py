@@ -292,7 +292,6 @@ def _apply_trace(turn: RecordedTurn, traced: Sequence[Facts]) -> None:
     turn.traced, turn.outcome, turn.seconds = {}, None, None
     steps = [RecordedStep(finish="none")]  # stands for what comes before the first
     began = 0.0
-    """When the last step began."""
 
     def notice(kind: str, text: str) -> None:
         ended = sum(bool(step.finish) for step in steps[1:])
