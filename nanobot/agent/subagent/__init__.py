@@ -1,7 +1,7 @@
 """Subagents: tasks that run beside the conversation, each in a turn of its own, each reported once.
 
-`SubagentManager` starts and supervises them; `tasks` keeps them on disk; `team` passes messages between those of one
-goal.
+`SubagentManager` starts and supervises them; `tasks` says what they were asked to do, and in which role; `team` passes
+messages between those of one goal.
 """
 
 from typing import TYPE_CHECKING, Any
