@@ -88,6 +88,23 @@ async def test_model_key_and_limits_change_for_the_next_turn(running: OpenGatewa
     assert second.json["max_tokens"] == 77
 
 
+async def test_background_model_changes_for_the_next_dream(running: OpenGateway, caplog):
+    caplog.set_level("INFO")
+    with FakeModels() as server:
+        server.script(Say("Nothing to tidy."))
+        async with running(uses_config=True, **models_of(server, "key", backgroundModel="small")) as here:
+            memory = here.home / "workspace" / "memory"
+            memory.mkdir(parents=True, exist_ok=True)
+            (memory / "MEMORY.md").write_text("- Lives in Berlin.\n- Home: Berlin.\n")
+            (memory / "HISTORY.md").write_text("[2026-02-26 13:21] Talked of home.\n\n")
+            here.change(lambda config: config["agents"]["defaults"].update(backgroundModel="large"))
+            await eventually(lambda: "the config was changed:" in caplog.text)
+            here.toy.write("/dream", message_id="1")
+            await eventually(here.toy.got)
+
+    assert [chat.json["model"] for chat in server.chats] == ["large"]
+
+
 async def test_tools_and_approval_change_for_the_next_turn_and_a_turn_that_runs_keeps_its_own(
     running: OpenGateway, tmp_path, caplog
 ):
