@@ -7,7 +7,7 @@ streaming and edits.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -19,9 +19,15 @@ from nanobot.channels.cursors import load_state, save_state
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.inbox import Inbox, until_saved
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import LoginStep, ShowStep, print_step
-from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, Transcriber
-from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
+from nanobot.channels.media import (
+    EMPTY_MESSAGE,
+    Attachment,
+    MediaError,
+    MediaKind,
+    MediaStore,
+    Transcriber,
+    detect_file_kind,
+)
 from nanobot.channels.status import ChannelState, ChannelStatus
 from nanobot.channels.webhooks import Webhooks
 from nanobot.messages.types import Provenance, least_trusted
@@ -29,6 +35,7 @@ from nanobot.pairing.store import PairedUsers
 from nanobot.security.secrets import redact_known
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
+from nanobot.utils.qr_code import qr_code
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +69,40 @@ def repeat_note(message: OutboundMessage) -> str:
 UNREADABLE = "I could not read your last message. Please rephrase it; the gateway's log says why."
 UNIFIED_SESSION = "unified:default"
 """The session of all private chats of an owner, where the config unifies them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoginStep:
+    """One thing to show. A QR code or a code replaces the one before it."""
+
+    text: str
+    qr: str = ""
+    """The content of a QR code."""
+    code: str = ""
+    """To be typed elsewhere."""
+    link: str = ""
+    """To be opened."""
+
+
+ShowStep = Callable[[LoginStep], None]
+AskPerson = Callable[[str], Awaitable[str]]
+"""Asks for one line of text."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """What the platform gave to whoever signed in there."""
+
+    values: Mapping[str, object] = field(repr=False)
+    """Settings by attribute name of the channel's section."""
+    owner: str = ""
+    """Who signed in; empty if unknown."""
+
+
+def print_step(step: LoginStep) -> None:
+    """Print it; codes and links on lines of their own, so that a terminal makes them clickable."""
+    parts = (step.text, step.code and f"  {step.code}", step.qr and qr_code(step.qr), step.link)
+    print("\n".join(filter(None, parts)))  # noqa: T201 a person waits
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage, S
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import MAY_REPEAT_NOTE, UNCONFIRMED_NOTE, BaseChannel, repeat_note
 from nanobot.channels.errors import ChannelSetupError, RateLimitedError, SendError, UndeliverableError
-from nanobot.channels.media_kinds import MediaError
+from nanobot.channels.media import MediaError
 from nanobot.channels.outgoing import Outgoing, prepare_outgoing
 from nanobot.markdown import Chunk, Dialect, split_message
 from nanobot.markdown.dialects import PLAIN

@@ -36,9 +36,8 @@ from nanobot.channels.errors import (
     UndeliverableError,
     require_settings,
 )
-from nanobot.channels.incoming import Incoming
+from nanobot.channels.incoming import Incoming, Payload
 from nanobot.channels.outgoing import Outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.rest import RestClient
 from nanobot.config.channels import MochatConfig
 from nanobot.markdown import Chunk, split_message

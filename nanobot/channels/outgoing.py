@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from nanobot.channels.errors import UndeliverableError
-from nanobot.channels.media_kinds import HEAD_BYTES, MediaError, MediaKind, describe_reason, detect_kind, kind_by_suffix
+from nanobot.channels.media import HEAD_BYTES, MediaError, MediaKind, describe_reason, detect_kind, kind_by_suffix
 from nanobot.utils.open_no_follow import open_no_follow
 from nanobot.utils.text import human_size
 

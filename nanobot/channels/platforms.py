@@ -8,10 +8,13 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.registry import CHANNELS
 from nanobot.config.channels import ChannelConfig, EmailConfig, MatrixConfig, WebSocketClient, WebSocketConfig
+
+if TYPE_CHECKING:
+    from nanobot.channels.base import ShowStep
 
 Values = dict[str, object]
 """Settings by attribute name of the config section."""
@@ -52,7 +55,7 @@ def _no_values(*_: object) -> Values:
     return {}
 
 
-OwnerValues = Callable[[str, ChannelConfig, ShowStep], Values]
+OwnerValues = Callable[[str, ChannelConfig, "ShowStep"], Values]
 """Takes the owner's id and the current section, and shows what the owner has to know."""
 
 
@@ -195,8 +198,10 @@ def _host_and_port(server: str) -> tuple[str, int]:
     return host, int(port or 0)
 
 
-def _client_with_token(name: str, section: ChannelConfig, show: ShowStep) -> Values:
+def _client_with_token(name: str, section: ChannelConfig, show: "ShowStep") -> Values:
     """A client with a random token, unless it exists already."""
+    from nanobot.channels.base import LoginStep  # the forms alone need no channel
+
     assert isinstance(section, WebSocketConfig)  # noqa: S101 narrows the type
     if name in section.clients:
         return {}

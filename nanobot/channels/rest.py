@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from nanobot.channels.errors import ErrorCode, ErrorCodes, NotConnectedError, RateLimitedError, SendError
-from nanobot.channels.media_kinds import MediaError
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
+from nanobot.channels.media import MediaError
 from nanobot.net.http import connection_error_reason, load_httpx, new_client, proxy_for, ssl_context
 
 load_httpx()  # without its command line

@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy
-from nanobot.channels.base import BaseChannel, ChannelServices
-from nanobot.channels.login import AskPerson, ShowStep, SignedIn
+from nanobot.channels.base import AskPerson, BaseChannel, ChannelServices, ShowStep, SignedIn
 from nanobot.channels.media import MediaStore
 from nanobot.channels.platforms import Answers, PlatformSetup
 from nanobot.channels.registry import create_channel, load_channel

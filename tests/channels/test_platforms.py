@@ -15,9 +15,9 @@ from nanobot.channels import dingtalk as dingtalk_channel
 from nanobot.channels import qq as qq_channel
 from nanobot.channels import wecom as wecom_channel
 from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.incoming import Payload
 from nanobot.channels.matrix import incoming as matrix_incoming
 from nanobot.channels.msteams import incoming as teams_incoming
-from nanobot.channels.payload import Payload
 from nanobot.channels.status import ChannelState
 from nanobot.channels.weixin import channel as weixin_channel
 from nanobot.channels.whatsapp import channel as whatsapp_channel

@@ -20,7 +20,7 @@ from websockets.frames import Frame, Opcode
 from websockets.typing import Origin
 
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind, Receipt
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
 from nanobot.channels.status import ChannelState
 from nanobot.channels.websocket.chat import ClientChat
 from nanobot.channels.websocket.frames import open_attachment

@@ -12,8 +12,7 @@ import pytest
 
 from nanobot.bus.events import Address, OutboundKind
 from nanobot.channels.cursors import SAVE_S
-from nanobot.channels.media import one_chunk
-from nanobot.channels.media_kinds import MediaError
+from nanobot.channels.media import MediaError, one_chunk
 from nanobot.channels.status import ChannelState
 from nanobot.channels.weixin import channel as weixin_channel
 from nanobot.channels.weixin.api import decrypt, encrypt, read_key

@@ -19,6 +19,7 @@ import discord
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels import rest
+from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import CatchUp, keep_saved, load_state
 from nanobot.channels.discord.client import Client, as_send_errors, connection_error, intents_error, log_in, menu_of
@@ -26,7 +27,6 @@ from nanobot.channels.discord.history import DiscordHistory
 from nanobot.channels.discord.incoming import guild_id_of, is_from_a_person, read_interaction, read_message
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.channels.status import ChannelState

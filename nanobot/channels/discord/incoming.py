@@ -8,8 +8,7 @@ from typing import Any
 import discord
 
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.media import Attachment, MediaKind
 
 _EMOJI = re.compile(r"<a?(:\w+:)\d+>")
 _USER_TYPES = frozenset({discord.MessageType.default, discord.MessageType.reply})

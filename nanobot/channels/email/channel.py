@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel, repeat_note
+from nanobot.channels.base import BaseChannel, LoginStep, ShowStep, repeat_note
 from nanobot.channels.email.message import Mail, MailFile, auto_reply_reason, is_address, read_mail
 from nanobot.channels.email.quotes import split_quote, without_signature
 from nanobot.channels.email.receive import (
@@ -40,9 +40,7 @@ from nanobot.channels.email.send import (
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.errors import NotConnectedError, UndeliverableError
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import LoginStep, ShowStep
-from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.media import Attachment, MediaError, MediaKind, StoredAttachment, one_chunk
 from nanobot.channels.outgoing import prepare_outgoing, read_outgoing
 from nanobot.markdown import split_message
 from nanobot.markdown.dialects import EMAIL

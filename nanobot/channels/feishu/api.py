@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from nanobot.channels.errors import ChannelSetupError, ErrorCodes, RefusedError, require_settings
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
 from nanobot.channels.rest import Answer, RestClient, download
 from nanobot.config.channels import FeishuConfig
 

@@ -33,9 +33,9 @@ from nanobot.channels.feishu.incoming import (
     read_event,
     read_message,
 )
+from nanobot.channels.incoming import Payload
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, read_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.sockets import open_socket, read_messages
 from nanobot.config.channels import FeishuConfig
 from nanobot.errors import StorageError

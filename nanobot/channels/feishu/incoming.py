@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
+from nanobot.channels.media import Attachment, MediaKind
 
 _MENTION = re.compile(r"@_user_\d+|@_all\b")
 _FILES = {"image": MediaKind.IMAGE, "file": MediaKind.FILE, "audio": MediaKind.VOICE, "media": MediaKind.VIDEO}

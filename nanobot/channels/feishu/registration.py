@@ -6,9 +6,9 @@ A device flow (RFC 8628) at open.feishu.cn's accounts server.
 import asyncio
 import time
 
+from nanobot.channels.base import AskPerson, LoginStep, ShowStep, SignedIn
 from nanobot.channels.errors import SendError
-from nanobot.channels.login import AskPerson, LoginStep, ShowStep, SignedIn
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
 from nanobot.channels.rest import as_send_errors
 from nanobot.config.channels import FeishuConfig
 from nanobot.errors import NanobotError

@@ -37,7 +37,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
-from nanobot.channels.incoming import Incoming, quoted_lines
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
 from nanobot.channels.matrix.client import (
     MatrixState,
     as_send_errors,
@@ -48,10 +48,8 @@ from nanobot.channels.matrix.client import (
     revoked,
 )
 from nanobot.channels.matrix.incoming import Bot, quoted_id, read_message, text_of
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.rest import download
 from nanobot.config.channels import MatrixConfig
 from nanobot.markdown import Chunk

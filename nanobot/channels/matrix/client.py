@@ -31,7 +31,7 @@ from nanobot.channels.errors import (
     UndeliverableError,
     require_settings,
 )
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
 from nanobot.config.channels import MatrixConfig
 from nanobot.net.http import proxy_for, ssl_context
 from nanobot.utils.files import make_private_folder

@@ -9,10 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nanobot.channels.incoming import Incoming
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Incoming, Payload
+from nanobot.channels.media import Attachment, MediaKind
 
 _FILES = {
     "m.image": MediaKind.IMAGE, "m.video": MediaKind.VIDEO, "m.audio": MediaKind.AUDIO, "m.file": MediaKind.FILE,

@@ -12,8 +12,8 @@ from urllib.parse import quote, urlsplit
 import jwt
 
 from nanobot.channels.errors import ChannelSetupError, ErrorCodes, SendError, UndeliverableError, require_settings
-from nanobot.channels.media_kinds import MediaError
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
+from nanobot.channels.media import MediaError
 from nanobot.channels.rest import RestClient, download
 from nanobot.config.channels import TeamsConfig
 from nanobot.net.http import is_loopback

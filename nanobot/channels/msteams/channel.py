@@ -25,11 +25,11 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import keep_saved
 from nanobot.channels.errors import ChannelSetupError, SendError
+from nanobot.channels.incoming import Payload
 from nanobot.channels.media import Attachment
 from nanobot.channels.msteams.api import RejectedError, TeamsApi, TokenChecker, conversation_url
 from nanobot.channels.msteams.incoming import GROUP, THREAD, read_message
 from nanobot.channels.outgoing import Outgoing, read_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.webhooks import Webhooks
 from nanobot.config.channels import TeamsConfig
 from nanobot.errors import StorageError

@@ -12,10 +12,8 @@ from collections.abc import Set as AbstractSet
 from lxml import etree
 from lxml.html import HtmlElement, fragment_fromstring
 
-from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
+from nanobot.channels.media import Attachment, MediaKind
 
 GROUP = "19:"
 """How ids of group chats and channels begin."""

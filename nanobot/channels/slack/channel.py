@@ -21,13 +21,13 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
-from nanobot.channels.login import LoginStep, ShowStep
+from nanobot.channels.incoming import Payload
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.slack.incoming import SlackIncoming, read_command, read_event, read_press
 from nanobot.channels.slack.web_api import SlackApi
 from nanobot.config.channels import SlackConfig

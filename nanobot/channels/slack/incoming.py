@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nanobot.channels.incoming import Incoming
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Incoming, Payload
+from nanobot.channels.media import Attachment, MediaKind
 
 COMMAND = "/nanobot"
 """The command whose argument is the message. Any other command is passed on by its name."""

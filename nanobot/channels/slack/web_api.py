@@ -18,10 +18,9 @@ from nanobot.channels.errors import (
     UndeliverableError,
     require_settings,
 )
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError, describe_reason
+from nanobot.channels.incoming import Payload
+from nanobot.channels.media import Attachment, MediaError, describe_reason
 from nanobot.channels.outgoing import Outgoing, stream_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.rest import Answer, RestClient, open_download
 from nanobot.channels.slack.incoming import BotIdentity, describe_file
 from nanobot.config.channels import SlackConfig

@@ -20,14 +20,13 @@ from telegram.error import ChatMigrated, TelegramError
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, UndeliverableError
 from nanobot.channels.inbox import until_saved
-from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import LoginStep, ShowStep
+from nanobot.channels.incoming import Incoming, Payload
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.telegram.bot import Raw, connection_error, download, error_of, get_updates, open_bot
 from nanobot.channels.telegram.incoming import button_data, menu_name, merge_album, read_message, read_press
 from nanobot.config.channels import TelegramConfig

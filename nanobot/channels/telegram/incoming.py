@@ -13,8 +13,7 @@ from telegram.constants import ChatType
 
 from nanobot.bus.events import Button
 from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.media import Attachment, MediaKind
 
 _LONGEST_DATA = 64
 """Bytes of a button's data (core.telegram.org/bots/api#inlinekeyboardbutton)."""

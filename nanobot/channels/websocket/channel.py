@@ -24,12 +24,10 @@ from websockets.typing import Origin
 
 from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel
+from nanobot.channels.base import BaseChannel, LoginStep, ShowStep
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
-from nanobot.channels.login import LoginStep, ShowStep
-from nanobot.channels.media import Attachment, StoredAttachment
-from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
+from nanobot.channels.media import Attachment, MediaKind, StoredAttachment
 from nanobot.channels.websocket.chat import ClientChat
 from nanobot.channels.websocket.frames import (
     EXPECTED,

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanobot.channels.media_kinds import MediaError
+from nanobot.channels.incoming import Payload
+from nanobot.channels.media import MediaError
 from nanobot.channels.outgoing import CHUNK, Outgoing, open_outgoing, prepare_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.websocket.frames import Fields, FrameError
 
 MOST_FRAMES = 500

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
-from nanobot.channels.incoming import Incoming
+from nanobot.channels.incoming import Incoming, Payload
 from nanobot.channels.media import one_chunk
 from nanobot.channels.outgoing import stream_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.errors import NanobotError
 from nanobot.markdown import well_formed
 

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.padding import PKCS7
 
 from nanobot import __version__
 from nanobot.channels.errors import ErrorCodes, SendError, UndeliverableError
-from nanobot.channels.media_kinds import MediaError
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
+from nanobot.channels.media import MediaError
 from nanobot.channels.rest import Answer, NoAnswerError, RestClient, download
 from nanobot.config.channels import WeixinConfig
 from nanobot.net.http import load_httpx

@@ -7,9 +7,9 @@ import asyncio
 import time
 from urllib.parse import urlencode, urlsplit
 
+from nanobot.channels.base import AskPerson, LoginStep, ShowStep, SignedIn
 from nanobot.channels.errors import NotConnectedError, SendError
-from nanobot.channels.login import AskPerson, LoginStep, ShowStep, SignedIn
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
 from nanobot.channels.weixin.api import WeixinApi, is_trusted
 from nanobot.config.channels import WeixinConfig
 from nanobot.errors import NanobotError

@@ -19,14 +19,12 @@ from urllib.parse import urlsplit
 
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError, require_settings
-from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.login import LoginStep, ShowStep
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
+from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing, stream_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.status import ChannelState
 from nanobot.channels.whatsapp.connection import Connection, connect_bridge
 from nanobot.channels.whatsapp.process import find_node, install_bridge, run_bridge

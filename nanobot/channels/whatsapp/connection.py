@@ -15,7 +15,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection
 
 from nanobot.channels.errors import ChannelSetupError, ErrorCodes, NotConnectedError, SendError
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
 from nanobot.channels.sockets import RequestSocket, open_socket, read_messages
 
 _CONFIRM_S = 30.0
