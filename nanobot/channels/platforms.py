@@ -282,7 +282,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         ),
         owner=_owner("Your open_id in this app, ou_", r"(?a)ou_\w+",
             "An open_id looks like ou_ and letters. Leave it empty if you do not know it."),
-        sign_in="nanobot.channels.feishu.registration:create_app",
+        sign_in="nanobot.channels.feishu.api:create_app",
         ways=(("create", "Create one with a QR code"), ("enter", "Enter the App ID of one that exists")),
     ),
     PlatformSetup(
@@ -342,7 +342,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         fields=(_secret("token", "Token", r"\S+", "A QR code gives you one."),),
         owner=_owner("Your ID at the bot, not your WeChat ID", r"\S+@im\.wechat",
             "It ends in @im.wechat. Leave it empty: WeChat shows it nowhere."),
-        sign_in="nanobot.channels.weixin.login:scan_code",
+        sign_in="nanobot.channels.weixin:scan_code",
         first_step="Write to ClawBot on {title}",
     ),
     PlatformSetup(

@@ -22,8 +22,7 @@ from websockets.typing import Origin
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind, Receipt
 from nanobot.channels.incoming import Payload
 from nanobot.channels.status import ChannelState
-from nanobot.channels.websocket.chat import ClientChat
-from nanobot.channels.websocket.frames import open_attachment
+from nanobot.channels.websocket.chat import ClientChat, open_attachment
 from nanobot.testing.live_channel import LiveChannel, live
 from tests.fakes.platform_websocket import WebSocketPlatform, token_of
 from tests.support.certificates import certificate

@@ -1,15 +1,19 @@
 """The Discord channel: the user's own bot, by the gateway (https://discord.com/developers/docs/events/gateway).
 
-The SDK keeps the connection open: it sends heartbeats, and resumes the session after a cut. Once a message is
-journaled, its chat's cursor in `history` moves past it. When a session begins, each chat with messages after its cursor
-is caught up before new ones.
+The SDK keeps the connection open: it sends heartbeats, and resumes the session after a cut. A new session gets no old
+events, so once a message is journaled, its chat's cursor moves past it, and when a session begins, each chat with
+messages after its cursor is caught up before new ones. Ids are timestamps, and servers say the last message of each
+channel, so only those chats are fetched.
 """
 
 import asyncio
 import json
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -21,10 +25,19 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels import rest
 from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import CatchUp, keep_saved, load_state
-from nanobot.channels.discord.client import Client, as_send_errors, connection_error, intents_error, log_in, menu_of
-from nanobot.channels.discord.history import DiscordHistory
-from nanobot.channels.discord.incoming import guild_id_of, is_from_a_person, read_interaction, read_message
+from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved, load_state
+from nanobot.channels.discord.client import (
+    Client,
+    as_send_errors,
+    connection_error,
+    guild_id_of,
+    intents_error,
+    is_from_a_person,
+    log_in,
+    menu_of,
+    read_interaction,
+    read_message,
+)
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
@@ -35,7 +48,12 @@ from nanobot.errors import StorageError
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import DISCORD
 from nanobot.utils.aio import task_group
+from nanobot.utils.bounded_dict import put_bounded
 
+_EPOCH_MS = 1_420_070_400_000
+"""https://discord.com/developers/docs/reference#snowflakes"""
+MOST_CHATS, MOST_PRIVATE = 700, 200
+"""Most cursors kept."""
 log = logging.getLogger(__name__)
 
 _INVITATION = "scope=bot+applications.commands&permissions=274878024768"
@@ -52,6 +70,45 @@ _LONGEST_VALUE, _LONGEST_LABEL, _LONGEST_NONCE, _MOST_BUTTONS = 100, 80, 25, 25
 _NOT_FOR_YOU = "This is a private bot."
 _NOT_TAKEN = "I cannot take that right now. Please try again in a while."
 _TEXT_CHANNELS = (discord.TextChannel, discord.VoiceChannel, discord.StageChannel, discord.Thread)
+
+
+def id_at(moment: datetime) -> int:
+    """The lowest id of a moment."""
+    return max(0, int(moment.timestamp() * 1000) - _EPOCH_MS) << 22
+
+
+@dataclass(slots=True)
+class DiscordHistory:
+    """The cursors, and what else is kept across connections."""
+
+    since: int = 0
+    """Nothing before this id is read."""
+    read: dict[int, int] = field(default_factory=dict)
+    """The last message read in each chat."""
+    private: dict[int, None] = field(default_factory=dict)
+    """The private chats: a bot cannot list those it has."""
+    menu: str = ""
+    """Fingerprint of the slash commands that Discord has."""
+    salt: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def begin(self, now: datetime) -> None:
+        """Start a connection: read from now on if it is the first, else from at most MAX_AGE ago."""
+        self.since = max(self.since or id_at(now), id_at(now - MAX_AGE))
+
+    def after(self, chat: int) -> int:
+        """The message of this chat after which nothing was read."""
+        return max(self.read.get(chat, 0), self.since)
+
+    def note(self, chat: int, message_id: int) -> None:
+        """Record that a message and all before it in its chat were read."""
+        self.since = min(self.since, message_id)  # `begin` set a future id if the host's clock is ahead
+        put_bounded(self.read, chat, max(message_id, self.read.get(chat, 0)), MOST_CHATS)
+
+    def add_private(self, chat: int) -> bool:
+        """Record that a private chat is in use. Return whether it is new."""
+        is_new = chat not in self.private
+        put_bounded(self.private, chat, None, MOST_PRIVATE)
+        return is_new
 
 
 class DiscordChannel(ChatChannel):

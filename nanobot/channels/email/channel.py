@@ -15,8 +15,15 @@ from typing import Any, ClassVar
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel, LoginStep, ShowStep, repeat_note
-from nanobot.channels.email.message import Mail, MailFile, auto_reply_reason, is_address, read_mail
-from nanobot.channels.email.quotes import split_quote, without_signature
+from nanobot.channels.email.message import (
+    Mail,
+    MailFile,
+    auto_reply_reason,
+    is_address,
+    read_mail,
+    split_quote,
+    without_signature,
+)
 from nanobot.channels.email.receive import (
     HOUR_S,
     FetchedMail,

@@ -10,8 +10,7 @@ from typing import Any
 
 from imap_tools import AND
 
-from nanobot.channels.email.message import Mail, read_mail
-from nanobot.channels.email.quotes import split_quote
+from nanobot.channels.email.message import Mail, read_mail, split_quote
 from nanobot.channels.email.receive import FetchedMail, Mailbox, in_mailbox
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.errors import ChannelSetupError

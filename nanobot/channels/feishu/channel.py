@@ -24,12 +24,14 @@ from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved
 from nanobot.channels.errors import RefusedError, SendError, UndeliverableError
 from nanobot.channels.feishu.api import CARD_REFUSED, GONE, FeishuApi
-from nanobot.channels.feishu.frames import Frame, Parts, ping
 from nanobot.channels.feishu.incoming import (
     FeishuIncoming,
+    Frame,
+    Parts,
     event_of,
     format_forwarded,
     format_quote,
+    ping,
     read_event,
     read_message,
 )

@@ -39,15 +39,18 @@ from nanobot.channels.cursors import MAX_AGE, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming, Payload, quoted_lines
 from nanobot.channels.matrix.client import (
+    Bot,
     MatrixState,
     as_send_errors,
     ask,
     check,
     is_revoked,
     open_client,
+    quoted_id,
+    read_message,
     revoked,
+    text_of,
 )
-from nanobot.channels.matrix.incoming import Bot, quoted_id, read_message, text_of
 from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.rest import download

@@ -5,6 +5,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +20,9 @@ from nanobot.channels.errors import (
     require_settings,
 )
 from nanobot.channels.incoming import Payload
-from nanobot.channels.media import Attachment, MediaError, describe_reason
+from nanobot.channels.media import Attachment, MediaError, MediaKind, describe_reason
 from nanobot.channels.outgoing import Outgoing, stream_outgoing
 from nanobot.channels.rest import Answer, RestClient, open_download
-from nanobot.channels.slack.incoming import BotIdentity, describe_file
 from nanobot.config.channels import SlackConfig
 
 log = logging.getLogger(__name__)
@@ -96,6 +96,14 @@ _ADVICE = {
     "storage_limit_reached": "the workspace has no room for files. Delete some, or ask its admins",
 }
 """Why a message is undeliverable, by error code."""
+
+
+@dataclass(frozen=True, slots=True)
+class BotIdentity:
+    """The bot's user, from `auth.test`."""
+
+    user: str
+    name: str = "nanobot"
 
 
 class SlackApi(RestClient):
@@ -281,3 +289,17 @@ def _setup_text(answer: Answer, token: _Token) -> str:
     """What the owner has to do about a refusal."""
     scope = answer.body.text("needed") or "connections:write"
     return _SETUP.get(str(answer.code), _REJECTED).format(code=answer.code, scope=scope, **token._asdict())
+
+
+def describe_file(file: Payload) -> Attachment:
+    """An attachment as Slack describes it. Its source is empty if the event has only the id."""
+    content_type = file.text("mimetype")
+    kind = MediaKind.VOICE if file.text("subtype") == "slack_audio" else MediaKind.of_type(content_type)
+    return Attachment(
+        kind,
+        file.text("id") or None,
+        file.text("name") or None,
+        content_type or None,
+        int(file.number("size")) or None,
+        source=file.text("url_private_download") or file.text("url_private"),
+    )

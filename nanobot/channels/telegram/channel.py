@@ -27,8 +27,19 @@ from nanobot.channels.inbox import until_saved
 from nanobot.channels.incoming import Incoming, Payload
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
-from nanobot.channels.telegram.bot import Raw, connection_error, download, error_of, get_updates, open_bot
-from nanobot.channels.telegram.incoming import button_data, menu_name, merge_album, read_message, read_press
+from nanobot.channels.telegram.bot import (
+    Raw,
+    button_data,
+    connection_error,
+    download,
+    error_of,
+    get_updates,
+    menu_name,
+    merge_album,
+    open_bot,
+    read_message,
+    read_press,
+)
 from nanobot.config.channels import TelegramConfig
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import TELEGRAM

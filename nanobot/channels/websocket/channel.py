@@ -28,10 +28,10 @@ from nanobot.channels.base import BaseChannel, LoginStep, ShowStep
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
 from nanobot.channels.incoming import Payload
 from nanobot.channels.media import Attachment, MediaKind, StoredAttachment
-from nanobot.channels.websocket.chat import ClientChat
-from nanobot.channels.websocket.frames import (
+from nanobot.channels.websocket.chat import (
     EXPECTED,
     NAME,
+    ClientChat,
     Fields,
     FrameError,
     encode_frame,

@@ -26,8 +26,7 @@ from nanobot.channels.incoming import Incoming, Payload, quoted_lines
 from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing, stream_outgoing
 from nanobot.channels.status import ChannelState
-from nanobot.channels.whatsapp.connection import Connection, connect_bridge
-from nanobot.channels.whatsapp.process import find_node, install_bridge, run_bridge
+from nanobot.channels.whatsapp.bridge import Connection, connect_bridge, find_node, install_bridge, run_bridge
 from nanobot.config.channels import WhatsAppConfig
 from nanobot.config.paths import expand, get_data_dir
 from nanobot.errors import NanobotError

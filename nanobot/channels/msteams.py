@@ -1,35 +1,43 @@
 """The Microsoft Teams channel: the user's own bot, registered at Azure.
 
-Teams sends each message to a webhook, and again if the answer is not 200. Answers go to the connector's REST API, at an
-address that came with the conversation's last message.
+Teams sends each message to a webhook, and again if the answer is not 200; its token says that it comes from Teams and
+is meant for this bot. Answers go to the connector's REST API, at an address that came with the conversation's last
+message.
+
+Source: learn.microsoft.com/azure/bot-service/rest-api (authentication, connector API reference, Activity), and
+learn.microsoft.com/microsoftteams/platform/bots/how-to (conversations, files).
 """
 
 import asyncio
 import base64
+import html
 import json
 import logging
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+import jwt
+from lxml import etree
+from lxml.html import HtmlElement, fragment_fromstring
 from starlette.applications import Starlette
 
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import keep_saved
-from nanobot.channels.errors import ChannelSetupError, SendError
-from nanobot.channels.incoming import Payload
-from nanobot.channels.media import Attachment
-from nanobot.channels.msteams.api import RejectedError, TeamsApi, TokenChecker, conversation_url
-from nanobot.channels.msteams.incoming import GROUP, THREAD, read_message
+from nanobot.channels.errors import ChannelSetupError, ErrorCodes, SendError, UndeliverableError, require_settings
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
+from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
+from nanobot.channels.rest import RestClient, download
 from nanobot.channels.webhooks import Webhooks
 from nanobot.config.channels import TeamsConfig
 from nanobot.errors import StorageError
@@ -38,10 +46,22 @@ from nanobot.markdown.dialects import TEAMS
 from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
 from nanobot.utils.bounded_dict import put_bounded
+from nanobot.utils.clock import Clock
 from nanobot.utils.files import make_private_folder
 
 log = logging.getLogger(__name__)
 
+_SCOPE = "https://api.botframework.com/.default"
+_ANY_TENANT = "botframework.com"
+_TRY_AGAIN = (408, 412)
+"""Besides 429 and 5xx (learn.microsoft.com/microsoftteams/platform/bots/how-to/rate-limit)."""
+_LONGEST_TEXT = 300
+_ISSUER = "https://api.botframework.com"
+_LEEWAY_S = 300
+_KEYS_LAST_S, _KEYS_PAUSE_S = 24 * 3600.0, 60.0
+"""How long the keys are kept, and the shortest time between two requests for them: anybody may send a token that names
+an unknown one.
+"""
 PATH = "/hooks/msteams"
 """The webhook at the gateway's HTTP server."""
 _LARGEST_INLINE = 20_000
@@ -53,6 +73,161 @@ _MOST_FILES = 20
 _LONGEST_NAME = 100
 _CARD = "application/vnd.microsoft"
 _WEB_CHAT = "webchat.botframework.com"
+GROUP = "19:"
+"""How ids of group chats and channels begin."""
+THREAD = ";messageid="
+"""In the id of a thread: behind that of its channel."""
+_FILE = "application/vnd.microsoft.teams.file.download.info"
+_REPLY = "schema.skype.com/Reply"
+_MENTION = re.compile(r"<at[^>]*>(.*?)</at>", re.DOTALL)
+
+
+class TeamsApi(RestClient):
+    codes = ErrorCodes("Microsoft Teams", temporary=_TRY_AGAIN)
+
+    def __init__(self, settings: TeamsConfig) -> None:
+        super().__init__(settings.api_base)
+        self._settings = settings
+
+    def is_trusted(self, url: str) -> bool:
+        """Whether the bot's token may be sent there."""
+        if not is_secure(url):
+            return False
+        host = (urlsplit(url).hostname or "").lower()
+        return any(
+            host.endswith(trusted[1:]) if trusted.startswith("*.") else host == trusted
+            for trusted in map(str.lower, self._settings.trusted_service_url_hosts)
+        )
+
+    async def fetch_token(self) -> tuple[str, float]:
+        """Log in. Raises ChannelSetupError for a wrong id, password, tenant or address; SendError."""
+        settings = self._settings
+        bot, password = require_settings("msteams", appId=settings.app_id, appPassword=settings.app_password)
+        urls = {"apiBase": settings.api_base, "openidUrl": settings.openid_url, "serviceUrl": settings.service_url}
+        if insecure := [name for name, url in urls.items() if not is_secure(url)]:
+            raise ChannelSetupError(f"channels.msteams.{insecure[0]} must be an https address: a token depends on it.")
+        form = {"grant_type": "client_credentials", "client_id": bot, "client_secret": password, "scope": _SCOPE}
+        tenant = settings.tenant_id.strip() or _ANY_TENANT
+        answer = await self.exchange("POST", f"/{tenant}/oauth2/v2.0/token", data=form)
+        token = answer.body.text("access_token")
+        if answer.code or not token:
+            said = answer.body.line("error_description") or answer.text
+            raise ChannelSetupError(
+                "Microsoft does not take channels.msteams.appId, channels.msteams.appPassword and "
+                f"channels.msteams.tenantId ({said[:_LONGEST_TEXT]}). Copy them again from the Azure portal: your bot, "
+                "Configuration; a new password under Manage Password, New client secret (its value, not its ID)."
+            )
+        return token, answer.body.number("expires_in")
+
+    async def call(self, method: str, path: str, **request: Any) -> Payload:
+        """Send a request to this URL of the connector. Return the body of the answer, which may be empty."""
+        if not self.is_trusted(path):
+            raise UndeliverableError(f"the host of {path} is not in channels.msteams.trustedServiceUrlHosts")
+        answer = await self.request(method, path, **request)
+        if answer.status < 400:
+            return answer.body
+        error = answer.body.part("error")
+        said = f"{error.line('message')[:_LONGEST_TEXT] or answer.text} ({error.get('code') or answer.status})"
+        if answer.status == 401:
+            raise SendError(f"Teams: {said}")
+        raise UndeliverableError(f"Teams refuses it: {said}")
+
+    async def fetch_json(self, url: str) -> Payload:
+        if not is_secure(url):
+            raise SendError(f"{urlsplit(url).hostname} offers no https")
+        return (await self.exchange("GET", url)).body
+
+    async def upload(self, url: str, data: bytes) -> None:
+        """Store a file at the address that Teams gave for it, which contains its own authorisation."""
+        if not is_secure(url):
+            raise UndeliverableError("Teams named no https address for the file")
+        headers = {"Content-Range": f"bytes 0-{len(data) - 1}/{len(data)}"}
+        answer = await self.exchange("PUT", url, headers=headers, content=data)
+        if answer.status >= 400:
+            raise UndeliverableError(f"OneDrive refuses the file ({answer.status})")
+
+    async def download(self, url: str) -> AsyncIterator[bytes]:
+        if not is_secure(url):
+            raise MediaError("Teams named no https address")
+        headers = self.authorize(await self.token()) if self.is_trusted(url) else None
+        async for chunk in download("Microsoft Teams", url, headers):
+            yield chunk
+
+
+def is_secure(url: str) -> bool:
+    """Whether nobody in between can read or answer requests to this address: https, or on this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    host = parts.hostname or ""
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
+
+
+def conversation_url(service_url: str, *parts: str) -> str:
+    """The URL of a conversation, or of something in it; without parts, that of all conversations."""
+    return "/".join((f"{service_url.rstrip('/')}/v3/conversations", *(quote(part, safe="") for part in parts)))
+
+
+class RejectedError(Exception):
+    """The request does not come from Teams. The text says what is wrong."""
+
+
+class TokenChecker:
+    """Checks the tokens of requests with Microsoft's public keys, which it fetches once a day."""
+
+    def __init__(self, openid_url: str, app_id: str, api: TeamsApi, clock: Clock) -> None:
+        self._openid_url = openid_url
+        self._app_id = app_id
+        self._api = api
+        self._clock = clock
+        self._keys: dict[str, Mapping[str, Any]] = {}
+        self._fetched = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def check(self, authorization: str, activity: Mapping[str, Any]) -> None:
+        """Raises RejectedError; SendError if the keys cannot be fetched."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise RejectedError("it has no token")
+        try:
+            key_id = str(jwt.get_unverified_header(token).get("kid"))
+            key = await self._find_key(key_id)
+            if key is None:
+                raise RejectedError("its token is signed with an unknown key")
+            claims = jwt.decode(
+                token,
+                jwt.PyJWK(dict(key), "RS256").key,
+                algorithms=["RS256"],
+                audience=self._app_id,
+                issuer=_ISSUER,
+                leeway=_LEEWAY_S,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except jwt.InvalidAudienceError:
+            raise RejectedError("it is for another bot; is channels.msteams.appId the ID of this bot?") from None
+        except jwt.PyJWTError as error:
+            raise RejectedError(f"its token is not valid ({type(error).__name__})") from None
+        endorsed = key.get("endorsements")
+        if isinstance(endorsed, list) and activity.get("channelId") not in endorsed:
+            raise RejectedError("its key is not for this kind of channel")
+        if claims.get("serviceurl") != activity.get("serviceUrl"):
+            raise RejectedError("its serviceUrl is not that of its token")
+
+    async def _find_key(self, key_id: str) -> Mapping[str, Any] | None:
+        async with self._lock:
+            now = self._clock.monotonic()
+            if now > self._fetched + (_KEYS_LAST_S if key_id in self._keys else _KEYS_PAUSE_S):
+                self._fetched = now
+                try:
+                    document = await self._api.fetch_json(self._openid_url)
+                    keys = (await self._api.fetch_json(document.text("jwks_uri"))).parts("keys")
+                    self._keys = {str(key.get("kid")): key for key in keys if key.get("kty") == "RSA"} or self._keys
+                except SendError as error:
+                    log.warning("msteams: the keys of Microsoft cannot be fetched: %s", error)
+            if not self._keys:
+                raise SendError("the keys of Microsoft are not known yet")
+            return self._keys.get(key_id)
 
 
 @dataclass(slots=True)
@@ -338,3 +513,86 @@ def _buttons_card(options: SendOptions) -> dict[str, Any]:
         for button in options.buttons[:_MOST_BUTTONS]
     ]
     return {"contentType": f"{_CARD}.card.hero", "content": {"buttons": buttons}}
+
+
+def read_message(data: Mapping[str, object]) -> Incoming | None:
+    """Read a message, or a pressed button. None for one that does not say who wrote it where."""
+    activity = Payload.of(data)
+    conversation, bot = activity.part("conversation"), activity.text("recipient", "id")
+    chat_id, message_id = conversation.text("id"), activity.text("id")
+    user_id, directory_id = activity.text("from", "id"), activity.text("from", "aadObjectId")
+    if not (user_id and chat_id and message_id) or user_id == bot:
+        return None
+    is_group = chat_id.startswith(GROUP) or bool(conversation.get("isGroup"))
+    is_private = not is_group and conversation.get("conversationType") in (None, "personal")
+    names = {
+        html.unescape(_MENTION.sub(r"\1", mention.text("text"))).strip()
+        for mention in activity.parts("entities")
+        if mention.get("type") == "mention" and mention.part("mentioned").get("id") == bot
+    }  # by which the bot is mentioned
+    quote, text, is_of_other = _read_quote(activity, bot, names)
+    return Incoming(
+        directory_id or user_id,
+        chat_id,
+        f"{quoted_lines(quote)}\n{text}" if quote else text,
+        message_id,
+        is_private=is_private,
+        is_mentioned=is_private or bool(names) or bool(activity.get("value")),  # the latter is a button
+        parent_ids=(chat_id.partition(THREAD)[0],) if THREAD in chat_id else (),
+        alternate_ids=(user_id,) if directory_id else (),
+        is_verified=activity.get("channelId") == "msteams",  # elsewhere people choose their ids themselves
+        sender_name=activity.text("from", "name"),
+        attachments=tuple(_read_files(activity)),
+        quotes_others=is_of_other,
+        sent_at=activity.iso_time("timestamp"),
+    )
+
+
+def _read_quote(activity: Payload, bot: str, names: AbstractSet[str]) -> tuple[str, str, bool]:
+    """The text that the message replies to, its own text, and whether the former is somebody else's."""
+    bodies = [activity.text("text")]
+    bodies += [one.text("content") for one in activity.parts("attachments") if one.get("contentType") == "text/html"]
+    for body in bodies:
+        if _REPLY not in body:
+            continue
+        try:
+            tree = fragment_fromstring(body, create_parent="div")
+        except (etree.LxmlError, ValueError):
+            continue
+        quote = next((one for one in tree.iter("blockquote") if _REPLY in str(one.get("itemtype"))), None)
+        if quote is None:
+            continue
+        shown, author, bot_id = quote.find("p"), quote.find("strong"), bot.partition(":")[2]
+        quoted = _words(quote if shown is None else shown)
+        is_of_bot = bool(bot_id) and author is not None and bot_id in str(author.get("itemid"))
+        quote.drop_tree()
+        for mention in tree.iter("span"):
+            if "Mention" in str(mention.get("itemtype")) and _words(mention) in names:
+                mention.text = ""
+        return quoted, _without_mentions(_words(tree), names), not is_of_bot
+    return "", _without_mentions(html.unescape(bodies[0]).replace("\xa0", " "), names), False
+
+
+def _words(element: HtmlElement) -> str:
+    lines = [" ".join(str(text).split()) for text in element.itertext()]
+    return "\n".join(filter(None, lines))
+
+
+def _without_mentions(text: str, names: AbstractSet[str]) -> str:
+    """Take out mentions of the bot; others become a name behind an @."""
+
+    def name(match: "re.Match[str]") -> str:
+        mentioned = html.unescape(match[1]).strip()
+        return "" if mentioned in names else f"@{mentioned}"
+
+    return _MENTION.sub(name, text).strip()
+
+
+def _read_files(activity: Payload) -> list[Attachment]:
+    files = []
+    for one in activity.parts("attachments"):
+        kind, name = one.text("contentType"), one.text("name") or None
+        url = one.text("content", "downloadUrl") if kind == _FILE else one.text("contentUrl")
+        if url and (kind == _FILE or kind.startswith(("image/", "audio/", "video/"))):
+            files.append(Attachment(MediaKind.of_type(kind), name=name, source=url))
+    return files
