@@ -231,8 +231,12 @@ class AccessControl:
         """
         verdict = self._decide(incoming)
         decision = await self._offer_pairing(incoming, verdict) if isinstance(verdict, Unknown) else verdict
-        if not isinstance(decision, Allowed) and decision.reason and self._should_log(decision.reason):
-            log.info("%s", decision.reason)
+        if not isinstance(decision, Allowed) and decision.reason:
+            now = self._clock.monotonic()
+            self._logged = {line: until for line, until in self._logged.items() if until > now}
+            if decision.reason not in self._logged and len(self._logged) < MAX_LOG_LINES:
+                self._logged[decision.reason] = now + VALID_S
+                log.info("%s", decision.reason)
         return decision
 
     def _decide(self, incoming: Incoming) -> Allowed | Unknown | Ignored:
@@ -257,25 +261,13 @@ class AccessControl:
             return Ignored(unknown.reason)
         self._rate_limiter.record_code(sender.key)
         self._on_code(entry)
+        approve = f"nanobot pairing approve {entry.code}"
         has_owner = bool(self._store.people(channel).owners)
-        text = _invitation(entry.code, has_owner=has_owner)
+        claim = "" if has_owner else f"If this bot is yours: {approve} --owner\n"
+        text = (
+            f"This is a private bot. Your code is {entry.code}, valid for {VALID_S // 60} minutes.\n"
+            f"Its owner can let you in with: {approve}\n{claim}Then send your message again."
+        )
         to = f" to {entry.name}" if entry.name else ""
         reason = f"{unknown.reason} (a code was given{to}; see `nanobot pairing list`)"
         return PairingOffered(entry.code, text, reason)
-
-    def _should_log(self, reason: str) -> bool:
-        now = self._clock.monotonic()
-        self._logged = {line: until for line, until in self._logged.items() if until > now}
-        if reason in self._logged or len(self._logged) >= MAX_LOG_LINES:
-            return False
-        self._logged[reason] = now + VALID_S
-        return True
-
-
-def _invitation(code: str, *, has_owner: bool) -> str:
-    owner = "" if has_owner else f"\nIf this bot is yours: nanobot pairing approve {code} --owner"
-    return (
-        f"This is a private bot. Your code is {code}, valid for {VALID_S // 60} minutes.\n"
-        f"Its owner can let you in with: nanobot pairing approve {code}{owner}\n"
-        "Then send your message again."
-    )

@@ -207,7 +207,9 @@ class BaseChannel(ABC):
     def supports_streaming(self) -> bool:
         """Whether the channel shows an answer while the model writes it."""
         is_overridden = type(self).send_delta is not BaseChannel.send_delta
-        return is_overridden and bool(_setting(self.config, "streaming", default=True))
+        config = self.config
+        value = config.get("streaming") if isinstance(config, Mapping) else getattr(config, "streaming", None)
+        return is_overridden and (value is None or bool(value))
 
     # The next six are optional: a channel with nothing to show leaves them empty.
 
@@ -336,7 +338,10 @@ class BaseChannel(ABC):
             content = content.strip() or ("" if attachments else EMPTY_MESSAGE)
         quotes_others = incoming.quotes_others
         if incoming.media and not quotes_others:
-            quotes_others = await asyncio.to_thread(_may_quote_others, incoming.media)
+            kinds = await asyncio.to_thread(
+                lambda: [detect_file_kind(Path(one), MediaKind.FILE) for one in incoming.media]
+            )
+            quotes_others = any(kind.may_quote_others for kind in kinds)
         others = [Provenance.PERSON] if quotes_others else []
         now = self.services.clock.now()
         message = InboundMessage(
@@ -403,12 +408,3 @@ _FLAGS: dict[OutboundKind, dict[str, bool]] = {
     OutboundKind.STREAM_END: {"_stream_end": True},
 }
 """Metadata keys by which third-party channels tell kinds apart."""
-
-
-def _may_quote_others(paths: Sequence[str]) -> bool:
-    return any(detect_file_kind(Path(path), MediaKind.FILE).may_quote_others for path in paths)
-
-
-def _setting(config: Any, name: str, *, default: object) -> object:
-    value = config.get(name, default) if isinstance(config, Mapping) else getattr(config, name, default)
-    return default if value is None else value

@@ -196,7 +196,7 @@ class DingTalkChannel(ChatChannel):
     async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Download a file. Redirects to another host are followed only if the config lists it."""
         body = {**self._robot, "downloadCode": attachment.source}
-        url = (await self._call("POST", "/v1.0/robot/messageFiles/download", body)).text("downloadUrl")
+        url = (await self._api.call("POST", "/v1.0/robot/messageFiles/download", json=body)).text("downloadUrl")
         for _ in range(_MOST_REDIRECTS + 1):
             async with open_download("DingTalk", url) as response:
                 if response.is_success:
@@ -250,7 +250,7 @@ class DingTalkChannel(ChatChannel):
             **where,
         }
         try:
-            answer = await self._call("POST", "/v1.0/card/instances/createAndDeliver", body)
+            answer = await self._api.call("POST", "/v1.0/card/instances/createAndDeliver", json=body)
         except RefusedError as error:
             if error.code == _NO_PERMISSION:
                 self._without_cards = self.status.last_error = f"answers are not streamed. {error}"
@@ -279,11 +279,11 @@ class DingTalkChannel(ChatChannel):
     async def _stream_card(self, card_id: str, chunk: Chunk, *, is_last: bool = False) -> None:
         about = {"outTrackId": card_id, "guid": uuid.uuid4().hex, "key": "msgContent", "content": chunk.text}
         body = {**about, "isFull": True, "isFinalize": is_last, "isError": False}
-        await self._call("PUT", "/v1.0/card/streaming", body)
+        await self._api.call("PUT", "/v1.0/card/streaming", json=body)
 
     async def _finish_card(self, card_id: str, chunk: Chunk) -> None:
         body = {"outTrackId": card_id, "cardData": _card_data(_FINISHED, chunk.text)}
-        await self._call("PUT", "/v1.0/card/instances", body)
+        await self._api.call("PUT", "/v1.0/card/instances", json=body)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         name, suffix, data = file.name, file.suffix, await read_outgoing(file)
@@ -316,24 +316,25 @@ class DingTalkChannel(ChatChannel):
         emotion = {"emotionId": "2659900", "emotionName": emoji, "text": emoji, "backgroundId": "im_bg_1"}
         where = {**self._robot, "openConversationId": conversation, "openMsgId": message_id}
         body = {**where, "emotionType": 2, "emotionName": emoji, "textEmotion": emotion}
-        await self._call("POST", "/v1.0/robot/emotion/reply", body)
+        await self._api.call("POST", "/v1.0/robot/emotion/reply", json=body)
 
     async def _send(self, to: Address, key: str, parameters: Mapping[str, str]) -> str:
         """Send a message of a kind that DingTalk has for robots. Return its id."""
         body = {**self._robot, "msgKey": key, "msgParam": json.dumps(parameters, ensure_ascii=False)}
         if to.chat_id.startswith(_GROUP):
             group = to.chat_id.removeprefix(_GROUP)
-            answer = await self._call("POST", "/v1.0/robot/groupMessages/send", {**body, "openConversationId": group})
+            answer = await self._api.call(
+                "POST", "/v1.0/robot/groupMessages/send", json={**body, "openConversationId": group}
+            )
         else:
-            answer = await self._call("POST", "/v1.0/robot/oToMessages/batchSend", {**body, "userIds": [to.chat_id]})
+            answer = await self._api.call(
+                "POST", "/v1.0/robot/oToMessages/batchSend", json={**body, "userIds": [to.chat_id]}
+            )
         if answer.get("flowControlledStaffIdList"):
             raise RateLimitedError("DingTalk: too many messages to this person", _CODES.pause_s)
         if answer.get("invalidStaffIdList"):
             raise UndeliverableError(f"DingTalk: {_NO_SUCH_MEMBER} (invalidStaffIdList)")
         return answer.text("processQueryKey")
-
-    async def _call(self, method: str, path: str, body: Mapping[str, Any]) -> Payload:
-        return await self._api.call(method, path, json=body)
 
 
 def _card_data(status: str, text: str) -> dict[str, Any]:

@@ -252,8 +252,11 @@ class MediaStore:
 
         After a failure the result has no path. Raises NotConnectedError; safe to cancel.
         """
-        await self._sweep_sometimes()
-        stem = _stem(attachment)
+        if self._swept_at is None or self._clock.monotonic() - self._swept_at > _HOUR_S:
+            await self.sweep()
+        stem = secrets.token_hex(12)
+        if attachment.id:
+            stem = hashlib.sha256(attachment.id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
         lock = self._locks.setdefault(stem, asyncio.Lock())
         async with lock:
             try:
@@ -271,10 +274,6 @@ class MediaStore:
         self._swept_at = self._clock.monotonic()
         await asyncio.to_thread(_sweep, self._folder, self._limits, self._clock.now().timestamp())
 
-    async def _sweep_sometimes(self) -> None:
-        if self._swept_at is None or self._clock.monotonic() - self._swept_at > _HOUR_S:
-            await self.sweep()
-
     def _find(self, stem: str) -> Path | None:
         paths = [path for path in (self._folder / stem).glob("*") if path.is_file()]
         for path in paths[:1]:
@@ -284,7 +283,9 @@ class MediaStore:
     async def _download(self, attachment: Attachment, stem: str, chunks: Chunks) -> Path:
         self._check(attachment.size or 0)
         partial = self._folder / f"{stem}{PARTIAL_SUFFIX}"
-        descriptor = _open_partial(partial)  # in a thread, a file could come to be after this was cancelled
+        make_private_folder(self._folder)  # not in a thread: a file could come to be after this was cancelled
+        partial.unlink(missing_ok=True)  # left by a crash; the caller holds the lock of this name
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, PRIVATE_FILE)
         try:
             head = await self._receive(descriptor, chunks)
             path = self._folder / stem / file_name(attachment, head)
@@ -347,13 +348,6 @@ async def attachment_text(stored: StoredAttachment, transcriber: Transcriber | N
     return f"{stored.tag}\n[transcription: {escape_brackets(text)}]" if text else stored.tag
 
 
-def _stem(attachment: Attachment) -> str:
-    """The name of its folder: derived from the id if there is one, else random."""
-    if attachment.id:
-        return hashlib.sha256(attachment.id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
-    return secrets.token_hex(12)
-
-
 def file_name(attachment: Attachment, head: bytes) -> str:
     """The sender's name for a file with these first bytes, fit for a path; its kind if it has none."""
     suffix = detect_suffix(head, attachment.name, attachment.content_type)
@@ -365,12 +359,6 @@ def file_name(attachment: Attachment, head: bytes) -> str:
     if not name or _RESERVED.fullmatch(name):
         name = f"{attachment.kind}{f' {name}' if name else ''}"
     return f"{name}{suffix}"
-
-
-def _open_partial(path: Path) -> int:
-    make_private_folder(path.parent)
-    path.unlink(missing_ok=True)  # left by a crash; the caller holds the lock of this name
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, PRIVATE_FILE)
 
 
 def _sweep(folder: Path, limits: MediaLimits, now: float) -> None:

@@ -278,7 +278,12 @@ class TeamsChannel(ChatChannel):
             await api.token()
             bot = settings.app_id.strip()
             self._state = await self.load_state(TeamsState(bot))
-            self._prune_conversations()
+            conversations = self._state.conversations  # drop what is too old or not to be kept over a restart
+            oldest = (self.services.clock.now() - timedelta(days=settings.ref_ttl_days)).timestamp()
+            for chat_id, kept in [*conversations.items()]:
+                is_web_chat = settings.prune_web_chat_refs and urlsplit(kept.service_url).hostname == _WEB_CHAT
+                if kept.seen < oldest or is_web_chat or (settings.prune_non_personal_refs and not kept.person):
+                    del conversations[chat_id]
             self._checker = TokenChecker(settings.openid_url, bot, api, self.services.clock)
             try:
                 async with keep_saved(self.state_path, self._state), self._serve():
@@ -292,15 +297,6 @@ class TeamsChannel(ChatChannel):
             finally:
                 for upload in self._uploads:
                     upload.cancel()
-
-    def _prune_conversations(self) -> None:
-        """Drop what is too old or not to be kept over a restart."""
-        settings, conversations = self.config, self._state.conversations
-        oldest = (self.services.clock.now() - timedelta(days=settings.ref_ttl_days)).timestamp()
-        for chat_id, kept in [*conversations.items()]:
-            is_web_chat = settings.prune_web_chat_refs and urlsplit(kept.service_url).hostname == _WEB_CHAT
-            if kept.seen < oldest or is_web_chat or (settings.prune_non_personal_refs and not kept.person):
-                del conversations[chat_id]
 
     @asynccontextmanager
     async def _serve(self) -> AsyncIterator[None]:

@@ -126,9 +126,10 @@ class DiscordChannel(ChatChannel):
     stall_s = 50.0  # heartbeats are answered every 41 s; a dead connection is noticed within a minute
     guilds_s: float = 0.5
 
-    def __init__(self, config: Any, bus: MessageBus) -> None:
+    config: DiscordConfig
+
+    def __init__(self, config: DiscordConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._settings = config if isinstance(config, DiscordConfig) else DiscordConfig.model_validate(config)
         self._current_client: Client | None = None
         self._history = DiscordHistory()
         self._has_new_chat = asyncio.Event()
@@ -145,14 +146,14 @@ class DiscordChannel(ChatChannel):
         self._history.begin(self.services.clock.now())
         async with (
             keep_saved(self.state_path, self._history, self._has_new_chat),
-            Client(self._settings, guilds_s=self.guilds_s) as client,
+            Client(self.config, guilds_s=self.guilds_s) as client,
         ):
             for handler in (
                 self.on_socket_raw_receive, self.on_connect, self.on_resumed, self.on_disconnect, self.on_ready,
                 self.on_guild_available, self.on_message, self.on_interaction, self.on_error,
             ):  # fmt: skip
                 client.event(handler)
-            await log_in(client, self._settings)
+            await log_in(client, self.config)
             self._current_client, self._missed, self._failures = client, {}, 0
             try:
                 async with task_group() as self._work:
@@ -165,8 +166,8 @@ class DiscordChannel(ChatChannel):
 
     async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Show which bot the token belongs to. Raises ChannelSetupError; SendError if Discord is unreachable."""
-        async with Client(self._settings) as client:
-            await log_in(client, self._settings)
+        async with Client(self.config) as client:
+            await log_in(client, self.config)
             if (error := intents_error(client)) is not None:
                 raise error
         invitation = f"https://discord.com/oauth2/authorize?client_id={client.application_id}&{_INVITATION}"
@@ -348,7 +349,7 @@ class DiscordChannel(ChatChannel):
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Download a file in chunks: the SDK would hold all of it in memory."""
-        return rest.download("Discord", attachment.source, proxy=self._settings.proxy)
+        return rest.download("Discord", attachment.source, proxy=self.config.proxy)
 
     # sending
 

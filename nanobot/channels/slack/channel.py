@@ -128,10 +128,11 @@ class SlackChannel(ChatChannel):
     delta_interval_s: ClassVar[float] = 1.5
     """`chat.update` may be called fifty times a minute (docs.slack.dev/apis/web-api/rate-limits, tier 3)."""
 
-    def __init__(self, config: Any, bus: MessageBus) -> None:
+    config: SlackConfig
+
+    def __init__(self, config: SlackConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._settings = config if isinstance(config, SlackConfig) else SlackConfig.model_validate(config)
-        self._api = SlackApi(self._settings)
+        self._api = SlackApi(config)
         self._work = asyncio.TaskGroup()
         self._catch_up = CatchUp(self.name)
         self._history = SlackHistory()
@@ -222,7 +223,7 @@ class SlackChannel(ChatChannel):
         elif incoming is not None:
             put_bounded(self._messages, (incoming.chat_id, incoming.message_id), None, _MOST_CACHED)
         try:
-            if incoming is not None and (self._settings.dm.enabled or not incoming.is_group_chat):
+            if incoming is not None and (self.config.dm.enabled or not incoming.is_group_chat):
                 async with self._catch_up.lock_of(incoming.chat_id):
                     await self._receive(incoming)
         except StorageError as error:
@@ -239,7 +240,7 @@ class SlackChannel(ChatChannel):
                 event = Payload.of(request.payload).part("event")
                 if event.text("type") in ("tokens_revoked", "app_uninstalled"):  # the next login says what to do
                     raise ConnectionResetError("the app was removed from the workspace")
-                return read_event(event, self._api.me, reply_in_thread=self._settings.reply_in_thread)
+                return read_event(event, self._api.me, reply_in_thread=self.config.reply_in_thread)
             case "slash_commands":
                 return read_command(request.payload)
             case "interactive":
@@ -253,7 +254,7 @@ class SlackChannel(ChatChannel):
             for thread, last in cursors.items():
                 for message in await self._fetch_missed(chat, thread, last):
                     event = {**message, "type": "message", "channel": chat}
-                    incoming = read_event(event, self._api.me, reply_in_thread=self._settings.reply_in_thread)
+                    incoming = read_event(event, self._api.me, reply_in_thread=self.config.reply_in_thread)
                     if incoming is not None:
                         missed[incoming.message_id] = incoming
             for _, incoming in sorted(missed.items()):
@@ -277,7 +278,7 @@ class SlackChannel(ChatChannel):
         """Process a message, with the names of the people whom it mentions, and of a stranger who may be paired."""
         sender = incoming.sender_id
         is_allowed = self.services.access.is_allowed(sender)
-        is_for_bot = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
+        is_for_bot = incoming.is_private or incoming.is_mentioned or self.config.group_policy != "mention"
         people = [*dict.fromkeys(_MENTIONED_ID.findall(incoming.text))] if is_allowed and is_for_bot else []
         names = await self._look_up_names([sender] if incoming.is_private and not is_allowed else people)
         text = _MENTIONED_ID.sub(
@@ -331,8 +332,13 @@ def read_event(data: Mapping[str, Any], me: BotIdentity, *, reply_in_thread: boo
     files = [file for payload in (event, *shares) for file in payload.parts("files")]
     away = [file for file in files if file.get("mode") in _UNAVAILABLE_MODES]
     lines = [to_plain_text(text, me.user, me.name)]
-    lines += [_format_forwarded(share, me) for share in shares if share.text("text")]
-    lines += map(_describe_unavailable, away)
+    for share in shares:
+        if shared := share.text("text"):
+            author = share.text("author_name") or share.text("author_id")
+            lines.append(f"[forwarded{' from ' + author if author else ''}]\n{to_plain_text(shared, me.user, me.name)}")
+    for file in away:  # a link if it is stored elsewhere, else a note
+        where = file.text("url_private") if file.get("mode") == "external" else "is not to be had"
+        lines.append(f"[file: {file.text('name') or 'a file'} {where}]")
     kind, thread = _kind(event, chat), event.text("thread_ts")
     is_named = _mention_of(me.user).search(text) is not None
     return SlackIncoming(
@@ -385,17 +391,6 @@ def read_press(data: Mapping[str, Any]) -> SlackIncoming | None:
         is_mentioned=True,
         sent_at=Payload(ts=pressed).time("ts", ticks_per_s=1),
     )
-
-
-def _describe_unavailable(file: Payload) -> str:
-    """A text for a file that cannot be downloaded: a link if it is stored elsewhere, else a note."""
-    name = file.text("name") or "a file"
-    return f"[file: {name} {file.text('url_private') if file.get('mode') == 'external' else 'is not to be had'}]"
-
-
-def _format_forwarded(share: Payload, me: BotIdentity) -> str:
-    author = share.text("author_name") or share.text("author_id")
-    return f"[forwarded{' from ' + author if author else ''}]\n{to_plain_text(share.text('text'), me.user, me.name)}"
 
 
 def _kind(payload: Payload, chat: str) -> str:

@@ -145,7 +145,11 @@ class SlackApi(RestClient):
             )
         listed = answer.headers.get("x-oauth-scopes", "")
         if scopes := {scope.strip() for scope in listed.split(",") if scope.strip()}:
-            _check_scopes(scopes)
+            if "chat:write" not in scopes:
+                text = _SETUP["missing_scope"].format(key=_BOT.key, scope="chat:write", add_scope=_BOT.add_scope)
+                raise ChannelSetupError(text)
+            if without := [f"{scope} ({loss})" for scope, loss in _USEFUL_SCOPES.items() if scope not in scopes]:
+                log.warning("slack: the app lacks %s. Add scopes at %s, then reinstall it.", ", ".join(without), APPS)
         self.me = BotIdentity(answer.body.text("user_id"), answer.body.text("user") or "nanobot")
         return self.me
 
@@ -275,14 +279,6 @@ class SlackApi(RestClient):
             return UndeliverableError(f"Slack: {_setup_text(answer, _BOT)}")
         advice = _ADVICE.get("restricted_action" if code.startswith("restricted_action") else code, "it was refused")
         return UndeliverableError(f"Slack: {advice.format(bot=self.me.name)} ({code})")
-
-
-def _check_scopes(scopes: set[str]) -> None:
-    if "chat:write" not in scopes:
-        text = _SETUP["missing_scope"].format(key=_BOT.key, scope="chat:write", add_scope=_BOT.add_scope)
-        raise ChannelSetupError(text)
-    if without := [f"{scope} ({loss})" for scope, loss in _USEFUL_SCOPES.items() if scope not in scopes]:
-        log.warning("slack: the app lacks %s. Add scopes at %s, then reinstall it.", ", ".join(without), APPS)
 
 
 def _setup_text(answer: Answer, token: _Token) -> str:

@@ -179,26 +179,33 @@ def read_message(message: tg.Message, me: tg.User, commands: Mapping[str, str]) 
 
     `commands` are our slash commands by their names in Telegram's menu.
     """
-    sender = _sender_of(message)
+    user, sender = message.from_user, ""
+    if message.sender_chat is not None:  # the group of an anonymous admin, or the channel in whose name it was posted
+        user, sender = None, str(message.sender_chat.id)
+    elif user is not None and not user.is_bot:
+        sender = _sender_id(user)
     is_private = message.chat.type == ChatType.PRIVATE
     words = _text_with_links(message)
     command = _COMMAND.match(words) if message.forward_origin is None else None  # a forwarded text is no command
     name, bot = (command[1].lower(), (command[2] or "").lower()) if command else ("", "")
-    if sender is None or (bot and bot != (me.username or "").lower()):
+    if not sender or message.is_automatic_forward or (bot and bot != (me.username or "").lower()):
         return None
     if name == "start" and is_private:
         words = "/start"  # sent by the Start button of a new chat, perhaps with a parameter from a link
     elif command and name in commands:
         words = f"/{commands[name]}{words[command.end(1) :]}"
     files = _files_of(message)
-    text = "\n".join(part for part in (_strip_mention(words, me), _describe(message)) if part)
-    is_named = _mentions_bot(message, me)
+    own_name = rf"\A\s*{re.escape(f'@{me.username}')}\b[\s,:]*"  # without it `@bot /status` is a command
+    words = re.sub(own_name, "", words, flags=re.IGNORECASE).strip()
+    text = "\n".join(part for part in (words, _describe(message)) if part)
+    parse = message.parse_entities if message.entities else message.parse_caption_entities
+    mentions = parse([tg.MessageEntity.MENTION, tg.MessageEntity.TEXT_MENTION]).items()
+    is_named = any(said.lower() == f"@{me.username}".lower() or entity.user == me for entity, said in mentions)
     if not (text or files or is_named):
         return None
     replied = _replied_to(message)
     is_reply_to_us = replied is not None and replied.from_user == me
     quote, quotes_others = ("", False) if command else _quote(message, me)  # a command needs no quoted message
-    user = message.from_user if message.sender_chat is None else None
     return Incoming(
         sender,
         str(message.chat.id),
@@ -270,38 +277,15 @@ def _sender_id(user: tg.User) -> str:
     return f"{user.id}|{user.username}" if user.username else str(user.id)
 
 
-def _sender_of(message: tg.Message) -> str | None:
-    """The sender's id: a person, the group for an anonymous admin, or the channel in whose name it was posted."""
-    if message.is_automatic_forward:
-        return None  # a channel's post, copied into its group
-    if message.sender_chat is not None:
-        return str(message.sender_chat.id)
-    user = message.from_user
-    return None if user is None or user.is_bot else _sender_id(user)
-
-
 def _thread_of(message: tg.Message) -> str | None:
     """The topic. Elsewhere this number only names the message replied to."""
     return str(message.message_thread_id) if message.is_topic_message and message.message_thread_id else None
-
-
-def _mentions_bot(message: tg.Message, me: tg.User) -> bool:
-    """Whether it mentions the bot, by name or by a link."""
-    parse = message.parse_entities if message.entities else message.parse_caption_entities
-    mentions = parse([tg.MessageEntity.MENTION, tg.MessageEntity.TEXT_MENTION]).items()
-    return any(text.lower() == f"@{me.username}".lower() or entity.user == me for entity, text in mentions)
 
 
 def _replied_to(message: tg.Message) -> tg.Message | None:
     """The message it replies to. In a topic every message replies to the topic's first, which does not count."""
     replied = message.reply_to_message
     return None if replied is None or replied.forum_topic_created is not None else replied
-
-
-def _strip_mention(text: str, me: tg.User) -> str:
-    """The text without the bot's name at its start, so that `@bot /status` is a command."""
-    name = re.escape(f"@{me.username}")
-    return re.sub(rf"\A\s*{name}\b[\s,:]*", "", text, flags=re.IGNORECASE).strip()
 
 
 def _quote(message: tg.Message, me: tg.User) -> tuple[str, bool]:

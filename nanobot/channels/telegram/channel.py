@@ -98,17 +98,17 @@ class TelegramChannel(ChatChannel):
     """How long to wait for further parts of an album."""
     group_interval_s: ClassVar[float] = 3.0
     """A group accepts twenty messages a minute, including edits (core.telegram.org/bots/faq)."""
+    config: TelegramConfig
 
     def __init__(self, config: TelegramConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._section = config
         self._current_bot: tg.Bot | None = None
         self._state = TelegramState()
         self._has_warned = False
 
     async def start(self) -> None:
         """Serve until the connection ends. Raises ChannelSetupError for a token or proxy that cannot be used."""
-        async with open_bot(self._section) as bot:
+        async with open_bot(self.config) as bot:
             self._state = await self.load_state(TelegramState(str(bot.id)))
             self._check_privacy(bot)
             self._current_bot = bot
@@ -122,7 +122,7 @@ class TelegramChannel(ChatChannel):
 
     async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Show which bot the token belongs to. Raises ChannelSetupError; SendError if Telegram is unreachable."""
-        async with open_bot(self._section) as bot:
+        async with open_bot(self.config) as bot:
             show(LoginStep(f"The token works. Your bot is {bot.first_name}:", link=bot.link))
         return True
 
@@ -146,7 +146,7 @@ class TelegramChannel(ChatChannel):
                 if album < len(updates):
                     await self._take(await self._wait_for_album(bot, updates[album:]))
             except TelegramError as error:
-                problem = connection_error(error, self._section)
+                problem = connection_error(error, self.config)
                 if has_failed:
                     raise problem from None
                 has_failed, wait_s = True, 0.0
@@ -236,7 +236,7 @@ class TelegramChannel(ChatChannel):
             await self.save_state(self._state)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        return download(self._bot, attachment.source, self._section.proxy)
+        return download(self._bot, attachment.source, self.config.proxy)
 
     # sending
 
@@ -300,7 +300,7 @@ class TelegramChannel(ChatChannel):
 
     def _fields(self, to: Address, options: SendOptions) -> dict[str, Any]:
         """The parameters that every message has."""
-        quoted = _number_of(options.reply_to or "") if self._section.reply_to_message else None
+        quoted = _number_of(options.reply_to or "") if self.config.reply_to_message else None
         buttons = [
             tg.InlineKeyboardButton(button.label, callback_data=button_data(number, button))
             for number, button in enumerate(options.buttons)
@@ -352,7 +352,7 @@ class TelegramChannel(ChatChannel):
 
     def _check_privacy(self, bot: tg.Bot) -> None:
         """Warn once if the bot's privacy mode hides group messages that the config wants it to receive."""
-        policy = self._section.group_policy
+        policy = self.config.group_policy
         if policy != "mention" and not bot.can_read_all_group_messages and not self._has_warned:
             self._has_warned = True
             log.warning(
