@@ -338,9 +338,8 @@ class BaseChannel(ABC):
             content = content.strip() or ("" if attachments else EMPTY_MESSAGE)
         quotes_others = incoming.quotes_others
         if incoming.media and not quotes_others:
-            kinds = await asyncio.to_thread(
-                lambda: [detect_file_kind(Path(one), MediaKind.FILE) for one in incoming.media]
-            )
+            paths = [Path(path) for path in incoming.media]
+            kinds = await asyncio.to_thread(lambda: [detect_file_kind(path, MediaKind.FILE) for path in paths])
             quotes_others = any(kind.may_quote_others for kind in kinds)
         others = [Provenance.PERSON] if quotes_others else []
         now = self.services.clock.now()

@@ -320,16 +320,11 @@ class DingTalkChannel(ChatChannel):
 
     async def _send(self, to: Address, key: str, parameters: Mapping[str, str]) -> str:
         """Send a message of a kind that DingTalk has for robots. Return its id."""
-        body = {**self._robot, "msgKey": key, "msgParam": json.dumps(parameters, ensure_ascii=False)}
+        path, chat = "oToMessages/batchSend", dict[str, Any](userIds=[to.chat_id])
         if to.chat_id.startswith(_GROUP):
-            group = to.chat_id.removeprefix(_GROUP)
-            answer = await self._api.call(
-                "POST", "/v1.0/robot/groupMessages/send", json={**body, "openConversationId": group}
-            )
-        else:
-            answer = await self._api.call(
-                "POST", "/v1.0/robot/oToMessages/batchSend", json={**body, "userIds": [to.chat_id]}
-            )
+            path, chat = "groupMessages/send", {"openConversationId": to.chat_id.removeprefix(_GROUP)}
+        body = {**self._robot, **chat, "msgKey": key, "msgParam": json.dumps(parameters, ensure_ascii=False)}
+        answer = await self._api.call("POST", f"/v1.0/robot/{path}", json=body)
         if answer.get("flowControlledStaffIdList"):
             raise RateLimitedError("DingTalk: too many messages to this person", _CODES.pause_s)
         if answer.get("invalidStaffIdList"):

@@ -37,8 +37,6 @@ PARTIAL_SUFFIX = ".part"
 
 
 class MediaKind(StrEnum):
-    """The kind of an attachment."""
-
     IMAGE = "image"
     VOICE = "voice"
     AUDIO = "audio"
@@ -165,8 +163,6 @@ _SLOWEST_DOWNLOAD = 128 * 1024
 
 
 class Transcriber(Protocol):
-    """Speech to text."""
-
     async def transcribe(self, path: Path) -> str:
         """Return the text of a recording. Raises NanobotError."""
         ...

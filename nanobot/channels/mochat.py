@@ -162,7 +162,6 @@ class MochatChannel(ChatChannel):
         return f"The token works. The agent is in {count} chats; write to it in one of them."
 
     async def _refresh(self) -> None:
-        """Look for new chats and panels."""
         listed = await self._api.ask("sessions/list", {})
         self.status.touch()
         for session in listed.parts("sessions"):

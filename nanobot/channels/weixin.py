@@ -321,11 +321,7 @@ class WeixinChannel(ChatChannel):
         settings = self.config
         token, base_url, earlier = settings.token.strip(), settings.base_url, EarlierLogin()
         if not token:
-            folder = Path(settings.state_dir).expanduser() if settings.state_dir else None
-            if folder is None and self.state_path is not None:  # state/channels/weixin/weixin.json of the data folder
-                folder = self.state_path.parents[3] / "weixin"
-            path = folder / "account.json" if folder is not None else None
-            earlier = await asyncio.to_thread(load_state, path, EarlierLogin)
+            earlier = await asyncio.to_thread(load_state, self._earlier_path, EarlierLogin)
             (token,) = require_settings("weixin", token=earlier.token)
             base_url = earlier.base_url if is_trusted(earlier.base_url, base_url) else base_url
         login = hashlib.sha256(token.encode()).hexdigest()[:16]
@@ -500,6 +496,13 @@ class WeixinChannel(ChatChannel):
     @property
     def _now(self) -> float:
         return self.status.clock.now().timestamp()
+
+    @property
+    def _earlier_path(self) -> Path | None:
+        if self.config.state_dir:
+            return Path(self.config.state_dir).expanduser() / "account.json"
+        path = self.state_path  # state/channels/weixin/weixin.json of the data folder
+        return path.parents[3] / "weixin" / "account.json" if path is not None else None
 
 
 def read_message(data: object, texts: Mapping[str, str], cdn_base: str) -> Incoming | None:

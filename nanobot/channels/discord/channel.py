@@ -73,7 +73,6 @@ _TEXT_CHANNELS = (discord.TextChannel, discord.VoiceChannel, discord.StageChanne
 
 
 def id_at(moment: datetime) -> int:
-    """The lowest id of a moment."""
     return max(0, int(moment.timestamp() * 1000) - _EPOCH_MS) << 22
 
 
@@ -112,8 +111,6 @@ class DiscordHistory:
 
 
 class DiscordChannel(ChatChannel):
-    """A Discord bot."""
-
     name = "discord"
     dialect = DISCORD
     largest_file = 10 * 1024 * 1024
@@ -229,7 +226,6 @@ class DiscordChannel(ChatChannel):
             self._start(self._process_interaction, interaction, incoming)
 
     async def on_error(self, event: str, *_: object) -> None:
-        """Log the failure of one of these handlers."""
         log.exception("discord: %s failed", event)  # noqa: LOG004 the SDK calls this in its exception handler
 
     # receiving
@@ -393,7 +389,6 @@ class DiscordChannel(ChatChannel):
         return emoji
 
     async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
-        """Remove a reaction."""
         client = self._current_client
         if client is not None and client.user is not None:
             with as_send_errors(), suppress(discord.NotFound):

@@ -64,8 +64,6 @@ _FORWARDED = re.compile(r"(?:fwd?|wg|tr|rv|vb|转发|轉寄)\s*[:：]", re.IGNOR
 
 
 class EmailChannel(BaseChannel):
-    """A mailbox."""
-
     name = "email"
     max_provenance: ClassVar[Provenance] = Provenance.MAIL
     stall_s = 50.0  # a dead connection, such as after a laptop slept, is noticed within a minute

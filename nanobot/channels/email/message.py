@@ -102,8 +102,6 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class MailFile:
-    """An attachment."""
-
     name: str | None
     content_type: str
     data: bytes = field(repr=False)
@@ -134,7 +132,6 @@ class Mail:
 
 
 def read_mail(raw: bytes) -> Mail:
-    """Parse a mail. Never raises."""
     message = _parse(raw)
     headers = Headers(message)
     files: list[MailFile] = []
@@ -156,7 +153,6 @@ class _BoundedPolicy(EmailPolicy):
     """Limits the length of headers: a stranger's must not occupy the parser for minutes."""
 
     def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
-        """A header's name and value."""
         name, value = super().header_source_parse(sourcelines)
         return name, value[: _LONGEST_PARAMETERS if name.lower().startswith("content-") else _LONGEST_HEADER]
 
@@ -238,7 +234,6 @@ def _decode(data: bytes, charset: str | None) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Whether it is a valid mail address."""
     local, at, domain = text.rpartition("@")
     is_valid = text.isprintable() and not any(char in text for char in ' <>()[],;:"\\') and len(text) <= 254
     return bool(at and local and domain) and is_valid and not domain.startswith((".", "-")) and ".." not in domain

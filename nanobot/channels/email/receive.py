@@ -50,8 +50,6 @@ _REFUSED = (imaplib.IMAP4.error, ImapToolsError)
 
 @dataclass(frozen=True, slots=True)
 class FetchedMail:
-    """A mail from the server."""
-
     uid: int
     raw: bytes
     size: int

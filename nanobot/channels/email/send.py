@@ -36,8 +36,6 @@ _POLICY = policy.SMTP.clone(cte_type="7bit")
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMail:
-    """A mail to send."""
-
     sender: str
     to: str
     subject: str
@@ -55,7 +53,6 @@ class OutgoingMail:
         return not (self.to + self.sender).isascii()
 
     def to_bytes(self) -> bytes:
-        """The mail as bytes for SMTP."""
         mail = EmailMessage(_POLICY.clone(utf8=self.needs_utf8))
         mail["From"], mail["To"], mail["Subject"] = self.sender, self.to, self.subject
         mail["Date"], mail["Message-ID"] = format_datetime(self.date), f"<{self.message_id}>"

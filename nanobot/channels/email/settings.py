@@ -4,7 +4,6 @@ import ssl
 from dataclasses import dataclass, field, replace
 from email.utils import formataddr, parseaddr
 from pathlib import Path
-from typing import Any
 
 from nanobot.channels.email.message import Mail, is_address
 from nanobot.channels.email.sender_auth import AuthServer, SenderVerdict, auth_server, public_suffixes, verify_sender
@@ -15,8 +14,6 @@ from nanobot.net.http import is_loopback, verifying_context
 
 @dataclass(frozen=True, slots=True)
 class MailSettings:
-    """The settings of a mailbox."""
-
     config: EmailConfig
     tls: ssl.SSLContext | None
     """None if no connection is encrypted."""
@@ -31,9 +28,8 @@ class MailSettings:
     checker: AuthServer = field(repr=False)
 
     @classmethod
-    def of(cls, section: Any) -> "MailSettings":
+    def of(cls, config: EmailConfig) -> "MailSettings":
         """Check a section. Blocking: reads certificates and the public suffix list. Raises ChannelSetupError."""
-        config = section if isinstance(section, EmailConfig) else EmailConfig.model_validate(section)
         _check(config)
         users = [name.lower() for name in (config.imap_username, config.smtp_username) if "@" in name]
         addresses = map(parseaddr, (config.from_address, config.smtp_username, config.imap_username))
@@ -66,7 +62,6 @@ class MailSettings:
         return not self.checker.names and not self.config.server_checks_senders
 
     def verify_sender(self, mail: Mail) -> SenderVerdict:
-        """Verify the sender of a mail."""
         if not mail.has_one_sender:
             return SenderVerdict(False, "its From line names several people, or nobody plainly")
         if self.config.server_checks_senders:

@@ -226,7 +226,13 @@ class FeishuChannel(ChatChannel):
         if is_plain and not options.growing and not options.buttons:
             return await self._send(to, "text", {"text": chunk.text}, options)
         if options.growing:
-            return await self._post_growing(to, chunk, options)
+            # a card of CardKit may be edited often (cardkit-v1/streaming-updates-openapi-overview)
+            card = {"type": "card_json", "data": _dump(_card(chunk, growing=True))}
+            card_id = (await self._api.call("POST", "/cardkit/v1/cards", json=card)).text("card_id")
+            posted = await self._send(to, "interactive", {"type": "card", "data": {"card_id": card_id}}, options)
+            # after a lost confirmation the message may have the card of the earlier attempt
+            put_bounded(self._cards, posted, _Card("" if options.is_retry else card_id))
+            return posted
         try:
             buttons = [_button(button, to) for button in options.buttons[:_MOST_BUTTONS]]
             return await self._send(to, "interactive", _card(chunk, buttons), options)
@@ -236,15 +242,6 @@ class FeishuChannel(ChatChannel):
             log.warning("feishu: a card is sent as text: %s", error)
             plain = split_message(chunk.content, PLAIN, _LONGEST_TEXT)[0].text
             return await self._send(to, "text", {"text": plain}, options)
-
-    async def _post_growing(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Post a card of CardKit, which may be edited often (cardkit-v1/streaming-updates-openapi-overview)."""
-        card = {"type": "card_json", "data": _dump(_card(chunk, growing=True))}
-        card_id = (await self._api.call("POST", "/cardkit/v1/cards", json=card)).text("card_id")
-        posted = await self._send(to, "interactive", {"type": "card", "data": {"card_id": card_id}}, options)
-        # after a lost confirmation the message may have the card of the earlier attempt
-        put_bounded(self._cards, posted, _Card("" if options.is_retry else card_id))
-        return posted
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
         """Replace the text of a card: while it streams its text only, which is shown as it grows."""

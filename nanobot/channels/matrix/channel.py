@@ -153,13 +153,20 @@ class MatrixChannel(ChatChannel):
         while True:
             try:
                 await self._sync(client, wait_s)
-                wait_s = min(self.poll_s, self.key_wait_s) if self._is_waiting_for_keys() else self.poll_s
+                oldest = self.services.clock.monotonic() - self.key_wait_s
+                is_waiting_for_keys = any(came > oldest for _, came in self._undecrypted.values())
+                wait_s = min(self.poll_s, self.key_wait_s) if is_waiting_for_keys else self.poll_s
             except RateLimitedError as error:
                 self.status.touch()
                 await asyncio.sleep(min(error.retry_after_s, self.poll_s))
 
     async def _sync(self, client: AsyncClient, wait_s: float) -> None:
         """Wait for news, process them, and remember to continue behind them."""
+
+        async def send_receipt(room_id: str, event_id: str) -> None:
+            with suppress(SendError):
+                await ask(client.update_receipt_marker(room_id, event_id))
+
         since, is_first = self._state.since, not client.next_batch
         with as_send_errors():
             response = await client.sync(int(wait_s * 1000), _FILTER, since or None, full_state=is_first or None)
@@ -181,7 +188,7 @@ class MatrixChannel(ChatChannel):
                 events = await self._complete(client, room, news.timeline, since)
                 accepted = [event.event_id for event in events if await self._process(client, room, event)]
                 if accepted:
-                    self._work.create_task(self._send_receipt(client, room_id, accepted[-1]))
+                    self._work.create_task(send_receipt(room_id, accepted[-1]))
         await self._retry_undecrypted(client)
         await self._answer_invitations(client, response)
         self._state.since = response.next_batch
@@ -282,10 +289,6 @@ class MatrixChannel(ChatChannel):
         text = text_of(Payload.of(event.source))
         return quoted_lines(text, author or event.sender), event.sender in (client.user_id, sender)
 
-    async def _send_receipt(self, client: AsyncClient, room_id: str, event_id: str) -> None:
-        with suppress(SendError):
-            await ask(client.update_receipt_marker(room_id, event_id))
-
     async def _answer_invitations(self, client: AsyncClient, response: SyncResponse) -> None:
         """Join the rooms to which the bot is invited by people who are allowed, once they are."""
         for room_id in response.rooms.invite:
@@ -323,10 +326,6 @@ class MatrixChannel(ChatChannel):
                     check(await client.keys_claim(client.get_users_for_key_claiming()))
         except SendError as error:
             log.debug("matrix: keys are not exchanged yet: %s", error)
-
-    def _is_waiting_for_keys(self) -> bool:
-        oldest = self.services.clock.monotonic() - self.key_wait_s
-        return any(came > oldest for _, came in self._undecrypted.values())
 
     async def _note_key(self, _: object) -> None:
         self._has_new_keys = True

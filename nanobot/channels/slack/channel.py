@@ -114,8 +114,6 @@ class SlackHistory:
 
 
 class SlackChannel(ChatChannel):
-    """Channels, threads and private chats of one app."""
-
     name = "slack"
     dialect = SLACK
     largest_file = 1024 * 1024 * 1024
@@ -142,7 +140,6 @@ class SlackChannel(ChatChannel):
         """User names by id and the day they were looked up."""
 
     async def start(self) -> None:
-        """Log in, and receive messages until the SDK cannot reconnect."""
         async with self._api as api:
             me = await api.log_in()
             self._history = await self.load_state(SlackHistory(me.user))
@@ -198,7 +195,6 @@ class SlackChannel(ChatChannel):
         return emoji.strip(":")
 
     async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
-        """Remove a reaction."""
         await self._api.take_back(to.chat_id, message_id, reaction)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:

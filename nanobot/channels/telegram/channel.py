@@ -71,8 +71,6 @@ _METHODS = {
 
 @dataclass(slots=True)
 class TelegramState:
-    """The saved state of one bot."""
-
     bot: str = ""
     offset: int | None = None
     """The first unconfirmed update."""
@@ -83,8 +81,6 @@ class TelegramState:
 
 
 class TelegramChannel(ChatChannel):
-    """Private chats, groups and topics of one bot."""
-
     name = "telegram"
     dialect = TELEGRAM
     largest_file = 50 * 1024 * 1024
