@@ -195,8 +195,7 @@ class BaseChannel(ABC):
         ChannelSetupError if the owner has to change something first. Releases everything when cancelled.
         """
 
-    @abstractmethod
-    async def stop(self) -> None:
+    async def stop(self) -> None:  # noqa: B027
         """Sign off, if the platform needs that. Called after `start` was cancelled. Never raises."""
 
     @abstractmethod

@@ -59,30 +59,24 @@ class MediaError(NanobotError):
     """An attachment cannot be stored or sent. The text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Type:
-    suffix: str
-    kind: MediaKind
-
-
-_MAGIC: tuple[tuple["re.Pattern[bytes]", _Type], ...] = (
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), _Type(".png", MediaKind.IMAGE)),
-    (re.compile(rb"\xff\xd8\xff"), _Type(".jpg", MediaKind.IMAGE)),
-    (re.compile(rb"GIF8[79]a"), _Type(".gif", MediaKind.IMAGE)),
-    (re.compile(rb"RIFF....WEBP", re.DOTALL), _Type(".webp", MediaKind.IMAGE)),
-    (re.compile(rb"....ftyp(?:heic|heix|mif1)", re.DOTALL), _Type(".heic", MediaKind.IMAGE)),
-    (re.compile(rb"....ftypavif", re.DOTALL), _Type(".avif", MediaKind.IMAGE)),
-    (re.compile(rb"BM....\x00\x00\x00\x00", re.DOTALL), _Type(".bmp", MediaKind.IMAGE)),
-    (re.compile(rb"OggS"), _Type(".ogg", MediaKind.AUDIO)),
-    (re.compile(rb"RIFF....WAVE", re.DOTALL), _Type(".wav", MediaKind.AUDIO)),
-    (re.compile(rb"fLaC"), _Type(".flac", MediaKind.AUDIO)),
-    (re.compile(rb"ID3|\xff[\xfb\xf3\xf2]"), _Type(".mp3", MediaKind.AUDIO)),
-    (re.compile(rb"#!AMR"), _Type(".amr", MediaKind.AUDIO)),
-    (re.compile(rb"....ftypM4A", re.DOTALL), _Type(".m4a", MediaKind.AUDIO)),
-    (re.compile(rb"....ftypqt", re.DOTALL), _Type(".mov", MediaKind.VIDEO)),
-    (re.compile(rb"....ftyp", re.DOTALL), _Type(".mp4", MediaKind.VIDEO)),
-    (re.compile(rb"\x1a\x45\xdf\xa3"), _Type(".webm", MediaKind.VIDEO)),
-    (re.compile(rb"%PDF-"), _Type(".pdf", MediaKind.FILE)),
+_MAGIC: tuple[tuple["re.Pattern[bytes]", str, MediaKind], ...] = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), ".png", MediaKind.IMAGE),
+    (re.compile(rb"\xff\xd8\xff"), ".jpg", MediaKind.IMAGE),
+    (re.compile(rb"GIF8[79]a"), ".gif", MediaKind.IMAGE),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), ".webp", MediaKind.IMAGE),
+    (re.compile(rb"....ftyp(?:heic|heix|mif1)", re.DOTALL), ".heic", MediaKind.IMAGE),
+    (re.compile(rb"....ftypavif", re.DOTALL), ".avif", MediaKind.IMAGE),
+    (re.compile(rb"BM....\x00\x00\x00\x00", re.DOTALL), ".bmp", MediaKind.IMAGE),
+    (re.compile(rb"OggS"), ".ogg", MediaKind.AUDIO),
+    (re.compile(rb"RIFF....WAVE", re.DOTALL), ".wav", MediaKind.AUDIO),
+    (re.compile(rb"fLaC"), ".flac", MediaKind.AUDIO),
+    (re.compile(rb"ID3|\xff[\xfb\xf3\xf2]"), ".mp3", MediaKind.AUDIO),
+    (re.compile(rb"#!AMR"), ".amr", MediaKind.AUDIO),
+    (re.compile(rb"....ftypM4A", re.DOTALL), ".m4a", MediaKind.AUDIO),
+    (re.compile(rb"....ftypqt", re.DOTALL), ".mov", MediaKind.VIDEO),
+    (re.compile(rb"....ftyp", re.DOTALL), ".mp4", MediaKind.VIDEO),
+    (re.compile(rb"\x1a\x45\xdf\xa3"), ".webm", MediaKind.VIDEO),
+    (re.compile(rb"%PDF-"), ".pdf", MediaKind.FILE),
 )
 """First bytes of formats that are unambiguous. Office files are zip files and keep the suffix of their name."""
 _CONTENT_TYPES = {
@@ -101,9 +95,9 @@ _SAFE_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}\Z")
 
 def detect_suffix(head: bytes, name: str | None, content_type: str | None) -> str:
     """Return the suffix for a file with these first bytes, name and declared content type; `.bin` if unknown."""
-    for magic, file_type in _MAGIC:
+    for magic, known_suffix, _ in _MAGIC:
         if magic.match(head):
-            return file_type.suffix
+            return known_suffix
     suffix = PureWindowsPath(name or "").suffix.lower()  # splits at both kinds of slashes
     if is_suffix(suffix):
         return suffix
@@ -130,7 +124,7 @@ def detect_kind(head: bytes, suffix: str, declared: MediaKind) -> MediaKind:
 
     A declared voice message stays one if the file has sound; a declared image that is none becomes FILE.
     """
-    kind = next((file_type.kind for magic, file_type in _MAGIC if magic.match(head)), kind_by_suffix(suffix))
+    kind = next((kind for magic, _, kind in _MAGIC if magic.match(head)), kind_by_suffix(suffix))
     if kind is None:
         return MediaKind.FILE if declared is MediaKind.IMAGE else declared
     if declared in {MediaKind.VOICE, MediaKind.AUDIO} and kind in {MediaKind.AUDIO, MediaKind.VIDEO}:
@@ -140,7 +134,7 @@ def detect_kind(head: bytes, suffix: str, declared: MediaKind) -> MediaKind:
 
 def kind_by_suffix(suffix: str) -> MediaKind | None:
     """The kind by the suffix alone, or None if unknown."""
-    return next((file_type.kind for _, file_type in _MAGIC if file_type.suffix == suffix), _BY_SUFFIX.get(suffix))
+    return next((kind for _, known_suffix, kind in _MAGIC if known_suffix == suffix), _BY_SUFFIX.get(suffix))
 
 
 def describe_reason(error: BaseException) -> str:

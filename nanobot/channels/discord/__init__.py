@@ -3,6 +3,4 @@
 `channel` has DiscordChannel; `client` is the SDK as we use it: the client, its errors, messages as `Incoming`.
 """
 
-from nanobot.channels.discord.channel import DiscordChannel
-
-__all__ = ["DiscordChannel"]
+from nanobot.channels.discord.channel import DiscordChannel as DiscordChannel

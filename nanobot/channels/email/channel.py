@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel, LoginStep, ShowStep, repeat_note
+from nanobot.channels.base import BaseChannel, repeat_note
 from nanobot.channels.email.message import (
     Mail,
     MailFile,
@@ -104,18 +104,13 @@ class EmailChannel(BaseChannel):
         finally:
             self._settings = None
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Log in to both servers. Raises ChannelSetupError, or OSError."""
+    async def check_login(self) -> str:
         settings = await asyncio.to_thread(MailSettings.of, self.config)
         await in_mailbox(settings, lambda _: None, read_only=True)
         if settings.config.smtp_host:
             await check_smtp(settings)
         may = "can be read and written from" if settings.config.smtp_host else "can be read"
-        show(LoginStep(f"The mailbox of {settings.address} {may}."))
-        return True
-
-    async def stop(self) -> None:
-        """Nothing is left to do."""
+        return f"The mailbox of {settings.address} {may}."
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
         """Send a durable message; progress is not mailed."""

@@ -3,6 +3,4 @@
 `channel` has FeishuChannel, `api` sends requests and creates an app for the setup, `incoming` reads what arrives.
 """
 
-from nanobot.channels.feishu.channel import FeishuChannel
-
-__all__ = ["FeishuChannel"]
+from nanobot.channels.feishu.channel import FeishuChannel as FeishuChannel

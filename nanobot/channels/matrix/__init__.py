@@ -3,6 +3,4 @@
 `channel` has MatrixChannel; `client` logs in, converts errors and reads messages.
 """
 
-from nanobot.channels.matrix.channel import MatrixChannel
-
-__all__ = ["MatrixChannel"]
+from nanobot.channels.matrix.channel import MatrixChannel as MatrixChannel

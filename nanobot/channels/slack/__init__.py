@@ -3,6 +3,4 @@
 `channel` has SlackChannel and reads events, `web_api` sends requests.
 """
 
-from nanobot.channels.slack.channel import SlackChannel
-
-__all__ = ["SlackChannel"]
+from nanobot.channels.slack.channel import SlackChannel as SlackChannel

@@ -25,7 +25,6 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
@@ -165,13 +164,11 @@ class SlackChannel(ChatChannel):
             await client.aiohttp_client_session.close()  # first: a dead connection answers no goodbye for ten seconds
             await client.close()  # type: ignore[no-untyped-call]
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Show which bot the tokens belong to. Raises ChannelSetupError; SendError if Slack is unreachable."""
+    async def check_login(self) -> str:
         async with self._api as api:
             me = await api.log_in()
             await api.socket_url()
-        show(LoginStep(f"The tokens work. Your bot is @{me.name}: write `/invite @{me.name}` in a channel."))
-        return True
+        return f"The tokens work. Your bot is @{me.name}: write `/invite @{me.name}` in a channel."
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         """Post one chunk in its thread: Slack has no quotes, replies are threads."""

@@ -23,7 +23,7 @@ from websockets.typing import Origin
 
 from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel, LoginStep, ShowStep
+from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
 from nanobot.channels.incoming import Payload
 from nanobot.channels.media import Attachment, MediaKind, StoredAttachment
@@ -151,8 +151,8 @@ class WebSocketChannel(BaseChannel):
             server.close()
             await server.wait_closed()
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Show where clients connect, and a generated token. Raises ChannelSetupError."""
+    async def check_login(self) -> str:
+        """Say where clients connect, and a generated token."""
         section = self.config
         tokens = await asyncio.to_thread(self._load_tokens)
         lines = [f"Clients connect to {'wss' if section.ssl_certfile else 'ws'}://{section.host}:{section.port}"]
@@ -160,8 +160,7 @@ class WebSocketChannel(BaseChannel):
             lines.append(f"with the tokens that the config has for: {', '.join(tokens)}.")
         else:
             lines.append(f"with this token:\n  {tokens[DEFAULT_CLIENT]}")
-        show(LoginStep("\n".join(lines)))
-        return True
+        return "\n".join(lines)
 
     def _load_tokens(self) -> dict[str, str]:
         """The token of each client: from the config, or if it has none, a generated one from the state folder.
@@ -193,9 +192,6 @@ class WebSocketChannel(BaseChannel):
                 "channels.websocket: two clients have the same token, so they cannot be told apart. Give each its own."
             )
         return tokens or {DEFAULT_CLIENT: _stored_token(self.services.state)}
-
-    async def stop(self) -> None:
-        """Nothing left to do: `start` closed all connections."""
 
     # sending
 
@@ -380,6 +376,11 @@ class WebSocketChannel(BaseChannel):
 
 async def _send_frames(socket: ServerConnection, chat: ClientChat, after: int | None) -> None:
     """Send the kept and the new frames, at the pace of this connection, until it is closed."""
+
+    def confirm(seq: int, pong: "asyncio.Future[float]") -> None:
+        if not pong.cancelled() and pong.exception() is None:
+            chat.confirm(seq)
+
     if after is None:
         sent, seen = chat.before_undelivered(), chat.last
     else:
@@ -397,17 +398,12 @@ async def _send_frames(socket: ServerConnection, chat: ClientChat, after: int | 
             sent = seen = newest
             if has_undelivered:
                 pong = asyncio.ensure_future(await socket.ping())
-                pong.add_done_callback(partial(_confirm, chat, newest))
+                pong.add_done_callback(partial(confirm, newest))
     except ConnectionClosed:
         return
     except Exception:  # close it: a client that gets nothing would not notice
         log.exception("websocket: a connection failed")
         await socket.close(1011)
-
-
-def _confirm(chat: ClientChat, seq: int, pong: "asyncio.Future[float]") -> None:
-    if not pong.cancelled() and pong.exception() is None:
-        chat.confirm(seq)
 
 
 async def _refuse(socket: ServerConnection, code: int, reason: str) -> None:

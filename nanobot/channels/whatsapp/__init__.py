@@ -3,6 +3,4 @@
 `channel` has WhatsAppChannel; `bridge` installs and runs the bridge, which is in `bridge/`, and talks to it.
 """
 
-from nanobot.channels.whatsapp.channel import WhatsAppChannel
-
-__all__ = ["WhatsAppChannel"]
+from nanobot.channels.whatsapp.channel import WhatsAppChannel as WhatsAppChannel
