@@ -395,7 +395,17 @@ class TeamsChannel(ChatChannel):
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         activity = _message(chunk)
         if options.buttons:
-            activity["attachments"] = [_buttons_card(options)]
+            buttons = [  # which write their value into the chat
+                {
+                    "type": "messageBack",
+                    "title": button.label,
+                    "displayText": button.label,
+                    "text": button.value or button.label,
+                    "value": {"pressed": True},
+                }
+                for button in options.buttons[:_MOST_BUTTONS]
+            ]
+            activity["attachments"] = [{"contentType": f"{_CARD}.card.hero", "content": {"buttons": buttons}}]
         return await self._post(to.chat_id, activity)
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
@@ -496,21 +506,6 @@ def _message(chunk: Chunk) -> dict[str, Any]:
     return {"type": "message", "text": chunk.text, "textFormat": "markdown"}
 
 
-def _buttons_card(options: SendOptions) -> dict[str, Any]:
-    """A card whose buttons write their value into the chat."""
-    buttons = [
-        {
-            "type": "messageBack",
-            "title": button.label,
-            "displayText": button.label,
-            "text": button.value or button.label,
-            "value": {"pressed": True},
-        }
-        for button in options.buttons[:_MOST_BUTTONS]
-    ]
-    return {"contentType": f"{_CARD}.card.hero", "content": {"buttons": buttons}}
-
-
 def read_message(data: Mapping[str, object]) -> Incoming | None:
     """Read a message, or a pressed button. None for one that does not say who wrote it where."""
     activity = Payload.of(data)
@@ -527,6 +522,12 @@ def read_message(data: Mapping[str, object]) -> Incoming | None:
         if mention.get("type") == "mention" and mention.part("mentioned").get("id") == bot
     }  # by which the bot is mentioned
     quote, text, is_of_other = _read_quote(activity, bot, names)
+    files = []
+    for one in activity.parts("attachments"):
+        kind, name = one.text("contentType"), one.text("name") or None
+        url = one.text("content", "downloadUrl") if kind == _FILE else one.text("contentUrl")
+        if url and (kind == _FILE or kind.startswith(("image/", "audio/", "video/"))):
+            files.append(Attachment(MediaKind.of_type(kind), name=name, source=url))
     return Incoming(
         directory_id or user_id,
         chat_id,
@@ -538,7 +539,7 @@ def read_message(data: Mapping[str, object]) -> Incoming | None:
         alternate_ids=(user_id,) if directory_id else (),
         is_verified=activity.get("channelId") == "msteams",  # elsewhere people choose their ids themselves
         sender_name=activity.text("from", "name"),
-        attachments=tuple(_read_files(activity)),
+        attachments=tuple(files),
         quotes_others=is_of_other,
         sent_at=activity.iso_time("timestamp"),
     )
@@ -582,13 +583,3 @@ def _without_mentions(text: str, names: AbstractSet[str]) -> str:
         return "" if mentioned in names else f"@{mentioned}"
 
     return _MENTION.sub(name, text).strip()
-
-
-def _read_files(activity: Payload) -> list[Attachment]:
-    files = []
-    for one in activity.parts("attachments"):
-        kind, name = one.text("contentType"), one.text("name") or None
-        url = one.text("content", "downloadUrl") if kind == _FILE else one.text("contentUrl")
-        if url and (kind == _FILE or kind.startswith(("image/", "audio/", "video/"))):
-            files.append(Attachment(MediaKind.of_type(kind), name=name, source=url))
-    return files

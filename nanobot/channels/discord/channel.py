@@ -296,20 +296,17 @@ class DiscordChannel(ChatChannel):
         if is_from_a_person(message):
             try:
                 me = self._client.user
+                channel: object = message.channel
                 assert me is not None  # noqa: S101 known since the session began
-                await self.receive_until_journaled(read_message(message, await self._channel_of(message), me))
+                if isinstance(channel, discord.PartialMessageable) and guild_id_of(message) is not None:
+                    with suppress(discord.DiscordException, aiohttp.ClientError, OSError):  # as of an archived thread
+                        channel = await self._client.fetch_channel(channel.id)
+                await self.receive_until_journaled(read_message(message, channel, me))
             except Exception:  # one unreadable message must not stop the others
                 log.exception("discord: the message %s could not be read", message.id)
                 to, is_private = Address(self.name, str(message.channel.id)), guild_id_of(message) is None
                 await self.report_unreadable(str(message.author.id), to, is_private=is_private)
         self._history.note(message.channel.id, message.id)
-
-    async def _channel_of(self, message: discord.Message) -> object:
-        """The message's channel; fetched if the SDK does not know it, such as an archived thread."""
-        if isinstance(message.channel, discord.PartialMessageable) and guild_id_of(message) is not None:
-            with suppress(discord.DiscordException, aiohttp.ClientError, OSError):
-                return await self._client.fetch_channel(message.channel.id)
-        return message.channel
 
     async def _process_interaction(self, interaction: discord.Interaction, incoming: Incoming) -> None:
         """Process a slash command or button press as a message, and answer it, visible to its user only."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from nanobot.bus.events import Address, Button
+from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved
@@ -234,7 +234,12 @@ class FeishuChannel(ChatChannel):
             put_bounded(self._cards, posted, _Card("" if options.is_retry else card_id))
             return posted
         try:
-            buttons = [_button(button, to) for button in options.buttons[:_MOST_BUTTONS]]
+            buttons = []
+            for button in options.buttons[:_MOST_BUTTONS]:  # what Feishu tells of a press does not have its chat
+                value = {"say": button.value or button.label, "chat": to.chat_id, "thread": to.thread_id or ""}
+                label = {"tag": "plain_text", "content": button.label}
+                press = {"type": "callback", "value": value}
+                buttons.append({"tag": "button", "text": label, "behaviors": [press]})
             return await self._send(to, "interactive", _card(chunk, buttons), options)
         except RefusedError as error:
             if error.code not in CARD_REFUSED:
@@ -330,13 +335,6 @@ def _card(chunk: Chunk, buttons: Sequence[dict[str, Any]] = (), *, growing: bool
     text = {"tag": "markdown", "content": chunk.text, "element_id": _TEXT_ELEMENT}
     config = {"update_multi": True, "streaming_mode": growing}
     return {"schema": "2.0", "config": config, "body": {"elements": [text, *buttons]}}
-
-
-def _button(button: Button, to: Address) -> dict[str, Any]:
-    """A button that names its chat, which is not in what Feishu tells of a press."""
-    value = {"say": button.value or button.label, "chat": to.chat_id, "thread": to.thread_id or ""}
-    label = {"tag": "plain_text", "content": button.label}
-    return {"tag": "button", "text": label, "behaviors": [{"type": "callback", "value": value}]}
 
 
 def _dump(value: object) -> str:

@@ -51,6 +51,7 @@ _MENTION_DELAY_S = 0.3
 """How long a mention waits for its `message` event, which has at least as much: a mention may lack its files."""
 _NAMES_S, _MOST_NAMES, _MOST_CACHED = 1.0, 10, 1000
 """How long a message waits for user names, and for how many. Slack expects an acknowledgement within three seconds."""
+_MOST_MISSED = 200
 _TRIES, _LONGEST_PAUSE_S = 3, 30.0
 """How often, and for how long, Slack may throttle the fetch of one chat's missed messages."""
 _MENTIONED_ID = re.compile(r"@([UW][A-Z0-9]+)\b")
@@ -176,7 +177,8 @@ class SlackChannel(ChatChannel):
         return await self._api.post(to.chat_id, to.thread_id, chunk.text, blocks=blocks)
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        await self._api.edit(to.chat_id, platform_id, chunk.text)
+        chat_id = await self._api.chat_id_of(to.chat_id)
+        await self._api.ask("chat.update", channel=chat_id, ts=platform_id, text=chunk.text)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Send a file. For a URL Slack shows the picture itself."""
@@ -188,11 +190,16 @@ class SlackChannel(ChatChannel):
 
     async def react(self, to: Address, message_id: str, emoji: str) -> str:
         """Add a reaction to a message; `emoji` is its name in Slack, such as eyes."""
-        await self._api.react(to.chat_id, message_id, emoji.strip(":"))
-        return emoji.strip(":")
+        name = emoji.strip(":")
+        try:
+            await self._api.ask("reactions.add", channel=to.chat_id, timestamp=message_id, name=name)
+        except UndeliverableError as error:
+            if "already_reacted" not in str(error):
+                raise
+        return name
 
     async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
-        await self._api.take_back(to.chat_id, message_id, reaction)
+        await self._api.ask("reactions.remove", channel=to.chat_id, timestamp=message_id, name=reaction)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         return self._api.download(attachment)
@@ -254,9 +261,13 @@ class SlackChannel(ChatChannel):
                 await self._receive(incoming)
 
     async def _fetch_missed(self, chat: str, thread: str | None, last: str) -> Sequence[Payload]:
+        """The messages of a chat or thread after this one, oldest first: at most the last two hundred."""
+        method = "conversations.history" if thread is None else "conversations.replies"
         for tries_left in reversed(range(_TRIES)):
             try:
-                return await self._api.messages_after(chat, thread, last)
+                answer = await self._api.ask(method, channel=chat, oldest=last, limit=_MOST_MISSED, ts=thread)
+                later = [message for message in answer.parts("messages") if message.text("ts") != last]
+                return sorted(later, key=lambda message: message.text("ts"))
             except RateLimitedError as error:
                 if not tries_left or error.retry_after_s > _LONGEST_PAUSE_S:
                     raise

@@ -28,7 +28,6 @@ from nanobot.config.channels import SlackConfig
 log = logging.getLogger(__name__)
 
 API = "https://slack.com/api"
-_MOST_MISSED = 200
 _LONGEST_NAME = 80
 _OF_SLACK = (".slack.com", ".slack-gov.com")
 """Hosts that may see the bot's token."""
@@ -163,20 +162,6 @@ class SlackApi(RestClient):
         form = {"unfurl_links": 0, "unfurl_media": 0, **more}  # a form has no booleans
         return (await self.ask("chat.postMessage", channel=chat_id, text=text, thread_ts=thread, **form)).text("ts")
 
-    async def edit(self, chat: str, ts: str, text: str) -> None:
-        await self.ask("chat.update", channel=await self.chat_id_of(chat), ts=ts, text=text)
-
-    async def react(self, chat: str, ts: str, name: str) -> None:
-        """Add a reaction to a message; no error if it has it already."""
-        try:
-            await self.ask("reactions.add", channel=chat, timestamp=ts, name=name)
-        except UndeliverableError as error:
-            if "already_reacted" not in str(error):
-                raise
-
-    async def take_back(self, chat: str, ts: str, name: str) -> None:
-        await self.ask("reactions.remove", channel=chat, timestamp=ts, name=name)
-
     async def upload(self, chat: str, thread: str | None, path: Path, file: Outgoing) -> str:
         """Upload a file in three steps (docs.slack.dev/messaging/working-with-files#upload). Return its id."""
         chat_id = await self.chat_id_of(chat)
@@ -209,13 +194,6 @@ class SlackApi(RestClient):
                 raise MediaError(f"Slack answered {response.status_code}")
             async for chunk in response.aiter_bytes():
                 yield chunk
-
-    async def messages_after(self, chat: str, thread: str | None, ts: str) -> list[Payload]:
-        """The messages of a chat or thread after this one, oldest first: at most the last two hundred."""
-        method = "conversations.history" if thread is None else "conversations.replies"
-        answer = await self.ask(method, channel=chat, oldest=ts, limit=_MOST_MISSED, ts=thread)
-        later = (message for message in answer.parts("messages") if message.text("ts") != ts)
-        return sorted(later, key=lambda message: message.text("ts"))
 
     async def name_of(self, user: str) -> str:
         """The display name of a user, in one line; empty for an unknown user or without the scope users:read."""

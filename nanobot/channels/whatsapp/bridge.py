@@ -207,9 +207,17 @@ class Connection(RequestSocket):
         self._chats[frame["id"]] = frame["to"]
         try:
             # of a file the manager's timeout, which goes by its size
-            _check(await self.ask(frame["id"], frame, None if "filePath" in frame else _CONFIRM_S))
+            answer = await self.ask(frame["id"], frame, None if "filePath" in frame else _CONFIRM_S)
         finally:
             del self._chats[frame["id"]]
+        code, said = answer.get("code"), answer.line("error")[:300] or "no reason given"
+        if answer.text("type") == "sent":
+            return
+        if code == _NOT_CONNECTED:
+            raise NotConnectedError("WhatsApp is not connected")
+        if not isinstance(code, int):
+            raise SendError(f"WhatsApp: {said}", may_have_arrived=True)
+        raise _CODES.error(code, said)
 
     def answered_by(self, frame: Payload) -> str | None:
         if frame.text("type") not in ("sent", "failed"):
@@ -231,14 +239,3 @@ async def connect_bridge(
         async with connection.reading(read_messages(socket, touch, beat_s)):
             await connection.tell({"type": "auth", "token": token})
             yield connection
-
-
-def _check(answer: Payload) -> None:
-    if answer.text("type") == "sent":
-        return
-    code, said = answer.get("code"), answer.line("error")[:300] or "no reason given"
-    if code == _NOT_CONNECTED:
-        raise NotConnectedError("WhatsApp is not connected")
-    if not isinstance(code, int):
-        raise SendError(f"WhatsApp: {said}", may_have_arrived=True)
-    raise _CODES.error(code, said)
