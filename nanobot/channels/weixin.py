@@ -363,20 +363,16 @@ class WeixinChannel(ChatChannel):
         incoming = read_message(message, self._texts, self.config.cdn_base_url)
         if incoming is None:
             return
-        self._renew(incoming, message.text("context_token"))
-        await self.receive(incoming)
-        if incoming.message_id is not None and incoming.text:
-            put_bounded(self._texts, incoming.message_id, incoming.text)
-
-    def _renew(self, incoming: Incoming, token: str) -> None:
-        """Use the token of this message, unless that of a newer one is in use."""
+        token, known = message.text("context_token"), self._state.contexts.get(incoming.chat_id)
         since = incoming.sent_at.timestamp() if incoming.sent_at is not None else self._now
-        known = self._state.contexts.get(incoming.chat_id)
-        if token and (known is None or (token != known.token and since >= known.since)):
+        if token and (known is None or (token != known.token and since >= known.since)):  # else a newer one is in use
             self._state.contexts.pop(incoming.chat_id, None)
             put_bounded(self._state.contexts, incoming.chat_id, Context(token, since))
             self._renewed.set()
             self._renewed.clear()
+        await self.receive(incoming)
+        if incoming.message_id is not None and incoming.text:
+            put_bounded(self._texts, incoming.message_id, incoming.text)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         return download_file(attachment.source)

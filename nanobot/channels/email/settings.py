@@ -30,7 +30,16 @@ class MailSettings:
     @classmethod
     def of(cls, config: EmailConfig) -> "MailSettings":
         """Check a section. Blocking: reads certificates and the public suffix list. Raises ChannelSetupError."""
-        _check(config)
+        if not config.consent_granted:
+            raise ChannelSetupError(
+                "channels.email.consentGranted is false. nanobot would read this mailbox, hand its mails to your model "
+                "and answer them; set it to true if that is what you want."
+            )
+        user, password = config.imap_username, config.imap_password
+        smtp = {"smtpHost": config.smtp_host} if config.auto_reply_enabled else {}
+        require_settings("email", imapHost=config.imap_host, imapUsername=user, imapPassword=password, **smtp)
+        if any(char in user + password for char in "\r\n\0"):
+            raise ChannelSetupError("channels.email.imapUsername and imapPassword may not have a line break in them.")
         users = [name.lower() for name in (config.imap_username, config.smtp_username) if "@" in name]
         addresses = map(parseaddr, (config.from_address, config.smtp_username, config.imap_username))
         name, address = next(filter(lambda parts: is_address(parts[1]), addresses), ("", ""))
@@ -73,20 +82,6 @@ class MailSettings:
             verdict,
             reason=f"{verdict.reason}; if it refuses forged mail itself, set channels.email.serverChecksSenders",
         )
-
-
-def _check(config: EmailConfig) -> None:
-    if not config.consent_granted:
-        raise ChannelSetupError(
-            "channels.email.consentGranted is false. nanobot would read this mailbox, hand its mails to your model and "
-            "answer them; set it to true if that is what you want."
-        )
-    smtp = {"smtpHost": config.smtp_host} if config.auto_reply_enabled else {}
-    require_settings(
-        "email", imapHost=config.imap_host, imapUsername=config.imap_username, imapPassword=config.imap_password, **smtp
-    )
-    if any(char in config.imap_username + config.imap_password for char in "\r\n\0"):
-        raise ChannelSetupError("channels.email.imapUsername and imapPassword may not have a line break in them.")
 
 
 def _tls(ca_file: str | None) -> ssl.SSLContext:

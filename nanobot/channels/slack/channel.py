@@ -284,23 +284,20 @@ class SlackChannel(ChatChannel):
         is_allowed = self.services.access.is_allowed(sender)
         is_for_bot = incoming.is_private or incoming.is_mentioned or self.config.group_policy != "mention"
         people = [*dict.fromkeys(_MENTIONED_ID.findall(incoming.text))] if is_allowed and is_for_bot else []
-        names = await self._look_up_names([sender] if incoming.is_private and not is_allowed else people)
-        text = _MENTIONED_ID.sub(
-            lambda match: f"@{names[match[1]]} ({match[1]})" if match[1] in names else match[0], incoming.text
-        )
-        name = "" if is_allowed else names.get(sender, "")
-        accepted = await self.receive(replace(incoming, text=text, sender_name=name))
-        self._history.note(incoming, accepted=accepted)
-
-    async def _look_up_names(self, people: Sequence[str]) -> dict[str, str]:
-        """The names of these users that Slack says within a moment, by id. Cached for a day."""
+        people = [sender] if incoming.is_private and not is_allowed else people
         today = self.services.clock.now().date()
         with suppress(TimeoutError, SendError):  # then an id stays an id
             async with asyncio.timeout(_NAMES_S):
                 for user in people[:_MOST_NAMES]:
                     if (user, today) not in self._names:
                         put_bounded(self._names, (user, today), await self._api.name_of(user), _MOST_CACHED)
-        return {user: name for user in people if (name := self._names.get((user, today)))}
+        names = {user: name for user in people if (name := self._names.get((user, today)))}
+        text = _MENTIONED_ID.sub(
+            lambda match: f"@{names[match[1]]} ({match[1]})" if match[1] in names else match[0], incoming.text
+        )
+        name = "" if is_allowed else names.get(sender, "")
+        accepted = await self.receive(replace(incoming, text=text, sender_name=name))
+        self._history.note(incoming, accepted=accepted)
 
 
 def _blocks(chunk: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:

@@ -185,7 +185,12 @@ def read_message(message: tg.Message, me: tg.User, commands: Mapping[str, str]) 
     elif user is not None and not user.is_bot:
         sender = _sender_id(user)
     is_private = message.chat.type == ChatType.PRIVATE
-    words = _text_with_links(message)
+    units = (message.text or message.caption or "").encode("utf-16-le", "surrogatepass")  # as Telegram counts
+    for entity in reversed(message.entities or message.caption_entities):
+        if entity.type == tg.MessageEntity.TEXT_LINK:  # its URL follows its words
+            end = 2 * (entity.offset + entity.length)
+            units = units[:end] + f" ({entity.url})".encode("utf-16-le") + units[end:]
+    words = units.decode("utf-16-le", "surrogatepass")
     command = _COMMAND.match(words) if message.forward_origin is None else None  # a forwarded text is no command
     name, bot = (command[1].lower(), (command[2] or "").lower()) if command else ("", "")
     if not sender or message.is_automatic_forward or (bot and bot != (me.username or "").lower()):
@@ -263,16 +268,6 @@ def merge_album(parts: Sequence[Incoming]) -> Incoming:
     )
 
 
-def _text_with_links(message: tg.Message) -> str:
-    """The text, with the URL of each link after its words."""
-    units = (message.text or message.caption or "").encode("utf-16-le", "surrogatepass")  # as Telegram counts
-    for entity in reversed(message.entities or message.caption_entities):
-        if entity.type == tg.MessageEntity.TEXT_LINK:
-            end = 2 * (entity.offset + entity.length)
-            units = units[:end] + f" ({entity.url})".encode("utf-16-le") + units[end:]
-    return units.decode("utf-16-le", "surrogatepass")
-
-
 def _sender_id(user: tg.User) -> str:
     return f"{user.id}|{user.username}" if user.username else str(user.id)
 
@@ -290,8 +285,15 @@ def _replied_to(message: tg.Message) -> tg.Message | None:
 
 def _quote(message: tg.Message, me: tg.User) -> tuple[str, bool]:
     """A line about the message it replies to or was forwarded from, and whether that has words of somebody else."""
-    if message.forward_origin is not None:
-        return f"[forwarded from {_origin_name(message.forward_origin)}]", True
+    if (origin := message.forward_origin) is not None:
+        match origin:
+            case tg.MessageOriginUser(sender_user=user):
+                name = user.full_name
+            case tg.MessageOriginChat(sender_chat=chat) | tg.MessageOriginChannel(chat=chat):
+                name = chat.title or str(chat.id)
+            case _:
+                name = getattr(origin, "sender_user_name", "somebody")
+        return f"[forwarded from {_one_line(name)}]", True
     replied = _replied_to(message)
     words = message.quote.text if message.quote else replied.text or replied.caption if replied else None
     if not words:
@@ -300,15 +302,6 @@ def _quote(message: tg.Message, me: tg.User) -> tuple[str, bool]:
     is_forwarded = replied is not None and replied.forward_origin is not None
     name = "you" if author == me else author.full_name if author is not None else "somebody"
     return quoted_lines(words, _one_line(name)), is_forwarded or author is None or author not in (me, message.from_user)
-
-
-def _origin_name(origin: tg.MessageOrigin) -> str:
-    match origin:
-        case tg.MessageOriginUser(sender_user=user):
-            return _one_line(user.full_name)
-        case tg.MessageOriginChat(sender_chat=chat) | tg.MessageOriginChannel(chat=chat):
-            return _one_line(chat.title or str(chat.id))
-    return _one_line(getattr(origin, "sender_user_name", "somebody"))
 
 
 def _one_line(name: str) -> str:
