@@ -56,6 +56,8 @@ class _Outbox:
 
 
 class ChannelManager:
+    """Runs channels and sends outbound messages through them."""
+
     def __init__(
         self,
         channels: Sequence[BaseChannel],

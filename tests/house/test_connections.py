@@ -33,7 +33,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "mcp": {"agent/tools/mcp"},
     "anyio": {"agent/tools/mcp", "sync"},  # what mcp's streams are made of; an event loop in a thread
     "socket": {"net/egress", "net/listener", "net/http_server", "gateway/process", "gateway/control",
-               "channels/email/receive",  # ends a connection
+               "channels/email/mailbox",  # ends a connection
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
     "urllib.request": {"net/http"},  # reads what the environment says of proxies
     **dict.fromkeys(["requests", "urllib3", "http.client", "ftplib", "smtplib", "poplib", "telnetlib",
