@@ -73,9 +73,9 @@ _MOST_FILES = 20
 _LONGEST_NAME = 100
 _CARD = "application/vnd.microsoft"
 _WEB_CHAT = "webchat.botframework.com"
-GROUP = "19:"
+_GROUP = "19:"
 """How ids of group chats and channels begin."""
-THREAD = ";messageid="
+_THREAD = ";messageid="
 """In the id of a thread: behind that of its channel."""
 _FILE = "application/vnd.microsoft.teams.file.download.info"
 _REPLY = "schema.skype.com/Reply"
@@ -418,7 +418,7 @@ class TeamsChannel(ChatChannel):
         """Post a small picture within a message; ask a person whether to store any other file in their OneDrive."""
         kind, folder = _IMAGES.get(file.suffix), self._files
         is_small_picture = kind is not None and file.size <= _LARGEST_INLINE
-        if not is_small_picture and (to.chat_id.startswith(GROUP) or folder is None):
+        if not is_small_picture and (to.chat_id.startswith(_GROUP) or folder is None):
             text = f"({file.name} cannot be sent here: Teams takes files from bots in private chats only.)"
             return await self.post(to, split_message(text, self.dialect)[0], options)
         content, file_id = await read_outgoing(file), secrets.token_hex(16)
@@ -456,7 +456,7 @@ class TeamsChannel(ChatChannel):
         kept = self._state.conversations.get(chat_id)
         service_url = self.config.service_url if kept is None else kept.service_url
         if not self.config.reply_in_thread:
-            chat_id = chat_id.partition(THREAD)[0]
+            chat_id = chat_id.partition(_THREAD)[0]
         return await self._api.call(method, conversation_url(service_url, chat_id, *path), json=activity)
 
     # files that wait for their person
@@ -514,7 +514,7 @@ def read_message(data: Mapping[str, object]) -> Incoming | None:
     user_id, directory_id = activity.text("from", "id"), activity.text("from", "aadObjectId")
     if not (user_id and chat_id and message_id) or user_id == bot:
         return None
-    is_group = chat_id.startswith(GROUP) or bool(conversation.get("isGroup"))
+    is_group = chat_id.startswith(_GROUP) or bool(conversation.get("isGroup"))
     is_private = not is_group and conversation.get("conversationType") in (None, "personal")
     names = {
         html.unescape(_MENTION.sub(r"\1", mention.text("text"))).strip()
@@ -535,7 +535,7 @@ def read_message(data: Mapping[str, object]) -> Incoming | None:
         message_id,
         is_private=is_private,
         is_mentioned=is_private or bool(names) or bool(activity.get("value")),  # the latter is a button
-        parent_ids=(chat_id.partition(THREAD)[0],) if THREAD in chat_id else (),
+        parent_ids=(chat_id.partition(_THREAD)[0],) if _THREAD in chat_id else (),
         alternate_ids=(user_id,) if directory_id else (),
         is_verified=activity.get("channelId") == "msteams",  # elsewhere people choose their ids themselves
         sender_name=activity.text("from", "name"),

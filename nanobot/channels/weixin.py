@@ -54,6 +54,8 @@ from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import WEIXIN
 from nanobot.utils.bounded_dict import put_bounded
 
+log = logging.getLogger(__name__)
+
 _VERSION = (2, 4, 6)
 """Of Tencent's plugin, whose requests these are."""
 _CONNECT_S, _ANSWER_S = 10.0, 15.0
@@ -62,11 +64,9 @@ _LOG_IN_AGAIN = (
     "WeChat has logged the bot of channels.weixin.token out ({text}). "
     "Log in again: nanobot channels login weixin --force"
 )
-IMAGE, VIDEO, FILE = 1, 2, 3
+_IMAGE, _VIDEO, _FILE = 1, 2, 3
 """Kinds of uploads."""
 _HEX_KEY = re.compile(r"[0-9a-fA-F]{32}")
-log = logging.getLogger(__name__)
-
 _USABLE_S = timedelta(days=1).total_seconds()
 """How long after a person's message the bot may write to them (Tencent/openclaw-weixin, issue 204)."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 3600.0
@@ -75,7 +75,7 @@ _TICKET_S = timedelta(hours=12).total_seconds()
 _LONGEST_POLL_S = 60.0
 """More would be taken for silence (`stall_s`)."""
 _POLL_SLACK_S, _STOP_S, _IDLE_S = 5.0, 2.0, 0.2
-_KINDS = {**dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"), IMAGE), ".mp4": VIDEO}
+_KINDS = {**dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"), _IMAGE), ".mp4": _VIDEO}
 """Of uploads, by suffix; everything else is a file."""
 _FROM_BOT = 2
 _TEXT, _VOICE = 1, 3
@@ -90,7 +90,7 @@ _FORGOTTEN = "(a message that nanobot no longer has)"
 _LATE = "(This had to wait until you wrote: WeChat took no more messages of mine.)"
 _LAST = "(WeChat takes no more messages of mine until you write again.)"
 PAUSE_S = 1.0
-"""Between two questions for the state."""
+"""Between two questions for the state of a login."""
 _MOST_CODES = 3
 _STATE_S, _LONGEST_S = 35.0, 480.0
 
@@ -411,11 +411,11 @@ class WeixinChannel(ChatChannel):
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         self._context_for(to, options)
-        data, kind = await read_outgoing(file), _KINDS.get(file.suffix, FILE)
+        data, kind = await read_outgoing(file), _KINDS.get(file.suffix, _FILE)
         media, size = await self._api.upload(to.chat_id, kind, data)
-        if kind == IMAGE:
+        if kind == _IMAGE:
             item = {"type": 2, "image_item": {"media": media, "mid_size": size}}
-        elif kind == VIDEO:
+        elif kind == _VIDEO:
             item = {"type": 5, "video_item": {"media": media, "video_size": size}}
         else:
             item = {"type": 4, "file_item": {"media": media, "file_name": file.name, "len": str(len(data))}}

@@ -59,7 +59,7 @@ LARGEST_FILES = 20 * 1024 * 1024
 _UNPROVEN = "unproven:"
 """Prefix of the threads of unverified senders: they must not reach the threads of those they may impersonate."""
 _FORWARDED = re.compile(r"(?:fwd?|wg|tr|rv|vb|转发|轉寄)\s*[:：]", re.IGNORECASE)
-HOUR_S = 3600.0
+_HOUR_S = 3600.0
 _DAY_S = 86400.0
 _UNREAD_S = 7 * _DAY_S
 """How much older than the last check an unread mail may be: it may have been moved from another folder."""
@@ -185,7 +185,7 @@ class EmailChannel(BaseChannel):
         now = self.services.clock.now().timestamp()
         if is_answer:
             thread = state.thread(message.chat_id, message.thread_id)
-            replies = sum(sent.answered_at > now - HOUR_S for sent in thread)
+            replies = sum(sent.answered_at > now - _HOUR_S for sent in thread)
             if replies >= settings.config.max_replies_per_hour:
                 raise UndeliverableError(
                     f"{message.chat_id} had {replies} replies in this thread within an hour. That is the most, so "
@@ -368,7 +368,7 @@ def new_mails(mailbox: Mailbox, state: MailState, now: float) -> Iterator[Fetche
     that neither arrived nor were written since the last check (the server's clock may be wrong).
     """
     new = [uid for uid in mailbox.search(f"UID {state.last_uid + 1}:*") if uid > state.last_uid]  # `*`: at least one
-    if not new and now - state.checked_at < HOUR_S:
+    if not new and now - state.checked_at < _HOUR_S:
         return
     is_recent = AND(date_gte=_day(now - _DAY_S), seen=False)
     if state.checked_at:

@@ -47,6 +47,7 @@ MAX_SEARCHED = 1000
 _AT_ONCE = 100
 _LONGEST_LINE = 300
 _ANSWER_S = 60.0
+"""How long the mail tool may take."""
 
 
 @dataclass(frozen=True, slots=True)

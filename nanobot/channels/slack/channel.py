@@ -57,7 +57,7 @@ _TRIES, _LONGEST_PAUSE_S = 3, 30.0
 _MENTIONED_ID = re.compile(r"@([UW][A-Z0-9]+)\b")
 _MOST_CURSORS = 120
 """Each needs a request, of which Slack accepts fifty a minute."""
-COMMAND = "/nanobot"
+_COMMAND = "/nanobot"
 """The command whose argument is the message. Any other command is passed on by its name."""
 _USER_SUBTYPES = frozenset({"", "file_share", "thread_broadcast", "me_message"})
 """Subtypes of messages by people. The others are edits, deletions, joins and messages of bots."""
@@ -366,7 +366,7 @@ def read_command(data: Mapping[str, Any]) -> SlackIncoming | None:
     if not (user and chat and command and trigger):
         return None
     words = payload.text("text").strip()
-    text = (words or "/help") if command == COMMAND else f"{command} {words}".strip()
+    text = (words or "/help") if command == _COMMAND else f"{command} {words}".strip()
     kind = "im" if payload.get("channel_name") == "directmessage" else _kind(payload, chat)
     is_private, is_group = kind == "im", kind == "mpim"
     return SlackIncoming(
