@@ -9,12 +9,13 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import NotConnectedError
-from nanobot.channels.media import Attachment, MediaStore, StoredAttachment, Transcriber, attachment_text
+from nanobot.channels.media import Attachment, MediaKind, MediaStore, StoredAttachment, Transcriber, attachment_text
 from nanobot.channels.status import ChannelStatus
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, least_trusted
@@ -107,7 +108,7 @@ class Inbox:
 
     async def _complete(self, message: InboundMessage) -> None:
         """Add each attachment to the message, saving the message after each one."""
-        attachments = [Attachment.from_json(payload) for payload in message.attachments]
+        attachments = [Attachment(**{**one, "kind": MediaKind(one["kind"])}) for one in message.attachments]
         for stored in await asyncio.gather(*map(self._fetch, attachments)):
             try:
                 text = await attachment_text(stored, self.transcribe)
@@ -125,7 +126,7 @@ class Inbox:
 
     async def _fetch(self, attachment: Attachment) -> StoredAttachment:
         if attachment.is_here:
-            return attachment.to_stored()
+            return StoredAttachment(attachment.kind, None if attachment.path is None else Path(attachment.path))
         for wait_s in _LOST_WAITS_S:  # the connection may break meanwhile, or the channel be replaced
             await self.status.connected.wait()
             try:

@@ -14,12 +14,12 @@ import secrets
 import stat
 import unicodedata
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PureWindowsPath
-from typing import Any, Protocol
+from typing import Protocol
 
 from nanobot.channels.errors import NotConnectedError
 from nanobot.errors import NanobotError
@@ -203,13 +203,6 @@ class Attachment:
     def from_stored(cls, stored: StoredAttachment) -> "Attachment":
         """An attachment that arrived with its message."""
         return cls(stored.kind, is_here=True, path=None if stored.path is None else str(stored.path))
-
-    @classmethod
-    def from_json(cls, payload: Mapping[str, Any]) -> "Attachment":
-        return cls(**{**payload, "kind": MediaKind(payload["kind"])})
-
-    def to_stored(self) -> StoredAttachment:
-        return StoredAttachment(self.kind, None if self.path is None else Path(self.path))
 
 
 @dataclass(frozen=True, slots=True)

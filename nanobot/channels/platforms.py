@@ -211,11 +211,6 @@ def _client_with_token(name: str, section: ChannelConfig, show: "ShowStep") -> V
     return {"clients": section.clients | {name: WebSocketClient(token=token)}}
 
 
-def _mentions_only(_: Answers, section: ChannelConfig, __: bool) -> Values:
-    """A new WhatsApp channel answers in groups when it is mentioned; without the setting, old ones do always."""
-    return {} if section.enabled else {"group_policy": "mention"}
-
-
 PLATFORMS: tuple[PlatformSetup, ...] = (
     PlatformSetup(
         name="telegram",
@@ -376,7 +371,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         fields=(),
         owner=_owner("Your own WhatsApp number, also if it is the one you linked", r"\+[0-9][0-9 ()./-]{6,30}",
             "A number has its country code, such as +49 151 12345678."),
-        derive_values=_mentions_only,
+        # a new channel answers in groups when it is mentioned; without the setting, old ones do always
+        derive_values=lambda _, section, __: {} if section.enabled else {"group_policy": "mention"},
         first_step="Write to your bot on {title} (to yourself, if it is your own number)",
         links_account=True,
     ),

@@ -33,11 +33,11 @@ from nanobot.channels.email.message import (
 )
 from nanobot.channels.email.send import (
     OutgoingMail,
-    check_smtp,
     content_type,
     first_subject,
     fit_references,
     message_id,
+    open_smtp,
     reply_subject,
     send_mail,
 )
@@ -126,7 +126,7 @@ class EmailChannel(BaseChannel):
         settings = await asyncio.to_thread(MailSettings.of, self.config)
         if self._state.bot != settings.folder:
             self._state = await self.load_state(MailState(settings.folder))
-            if settings.cannot_verify:
+            if not settings.checker.names and not settings.config.server_checks_senders:
                 log.warning(
                     "email: no sender can be verified: which server checks mail for %s is not known. Set "
                     "channels.email.authservId to the name it writes into Authentication-Results; until then only "
@@ -146,7 +146,8 @@ class EmailChannel(BaseChannel):
 
         try:
             if settings.config.smtp_host:
-                await check_smtp(settings)
+                async with open_smtp(settings):
+                    pass
             await in_mailbox(settings, read, self.status.touch)
         finally:
             self._settings = None
@@ -155,7 +156,8 @@ class EmailChannel(BaseChannel):
         settings = await asyncio.to_thread(MailSettings.of, self.config)
         await in_mailbox(settings, lambda _: None, read_only=True)
         if settings.config.smtp_host:
-            await check_smtp(settings)
+            async with open_smtp(settings):
+                pass
         may = "can be read and written from" if settings.config.smtp_host else "can be read"
         return f"The mailbox of {settings.address} {may}."
 

@@ -65,11 +65,6 @@ class MailSettings:
         """User, host and folder."""
         return f"{self.config.imap_username}@{self.config.imap_host}/{self.config.imap_mailbox}"
 
-    @property
-    def cannot_verify(self) -> bool:
-        """Whether no sender can be verified until the owner names the server that checks mails."""
-        return not self.checker.names and not self.config.server_checks_senders
-
     def verify_sender(self, mail: Mail) -> SenderVerdict:
         if not mail.has_one_sender:
             return SenderVerdict(False, "its From line names several people, or nobody plainly")

@@ -171,25 +171,21 @@ class FeishuChannel(ChatChannel):
         is_for_bot = incoming.is_private or incoming.is_mentioned or self.config.group_policy != "mention"
         is_allowed = self.services.access.is_allowed(incoming.sender_id)
         if (incoming.parent_id or incoming.is_forward) and is_for_bot and is_allowed:
-            incoming = await self._with_others(incoming)
+            bot, text, files, quotes = self._api.bot, incoming.text, [*incoming.attachments], incoming.quotes_others
+            with suppress(TimeoutError, SendError):  # what it replies to or forwards, if Feishu says it in time
+                async with asyncio.timeout(_LOOKUP_S):
+                    if incoming.is_forward:
+                        text = format_forwarded(await self._messages(f"/{incoming.message_id}"), bot)
+                    if incoming.parent_id and not text.startswith("/"):  # a command needs no quoted message
+                        items = await self._messages(f"/{incoming.parent_id}")
+                        quote, more, is_of_others = format_quote(items, incoming, bot, self._api.app_id)
+                        text, files, quotes = f"{quote}\n{text}".strip(), [*files, *more], quotes or is_of_others
+            incoming = replace(incoming, text=text, attachments=tuple(files), quotes_others=quotes)
         await self.receive(incoming)
         if incoming.room and incoming.sent_at is not None:
             rooms = self._state.private if incoming.is_private else self._state.groups
             last = max(rooms.get(incoming.room, 0), int(incoming.sent_at.timestamp() * 1000))
             put_bounded(rooms, incoming.room, last, _MOST_ROOMS)
-
-    async def _with_others(self, incoming: FeishuIncoming) -> FeishuIncoming:
-        """Add the message that it replies to, or the messages that it forwards, if Feishu says them in time."""
-        bot, text, files, quotes = self._api.bot, incoming.text, [*incoming.attachments], incoming.quotes_others
-        with suppress(TimeoutError, SendError):
-            async with asyncio.timeout(_LOOKUP_S):
-                if incoming.is_forward:
-                    text = format_forwarded(await self._messages(f"/{incoming.message_id}"), bot)
-                if incoming.parent_id and not text.startswith("/"):  # a command needs no quoted message
-                    items = await self._messages(f"/{incoming.parent_id}")
-                    quote, quoted_files, is_of_others = format_quote(items, incoming, bot, self._api.app_id)
-                    text, files, quotes = f"{quote}\n{text}".strip(), [*files, *quoted_files], quotes or is_of_others
-        return replace(incoming, text=text, attachments=tuple(files), quotes_others=quotes)
 
     async def _process_missed(self, room: str, last: int, *, is_private: bool) -> None:
         """Process the messages of a chat after this time, before any new ones."""

@@ -366,7 +366,11 @@ def read_message(data: Mapping[str, object], me: AbstractSet[str], numbers: Mapp
     if not (chat and ids and message_id):
         return None
     is_group = message.get("isGroup") is True
-    quote, quotes_others = _read_quote(message.part("quoted"), {*ids, *me}, me)
+    quote, quotes_others, quoted = "", message.get("forwarded") is True, message.part("quoted")
+    if said := quoted.text("text").strip():
+        quoted_author = Sender.of(quoted.text("sender")).id
+        quote = quoted_lines(said, "you" if quoted_author in me else "a message")
+        quotes_others = quotes_others or quoted_author not in {*ids, *me}
     text = message.text("content")
     for own in me:
         digits = re.escape(own.strip("+").removesuffix(_LID))
@@ -381,17 +385,9 @@ def read_message(data: Mapping[str, object], me: AbstractSet[str], numbers: Mapp
         alternate_ids=tuple(ids[1:]),
         sender_name=message.text("pushName"),
         attachments=_read_files(message.get("media")),
-        quotes_others=quotes_others or message.get("forwarded") is True,
+        quotes_others=quotes_others,
         sent_at=message.time("timestamp", ticks_per_s=1),
     )
-
-
-def _read_quote(quoted: Payload, own: AbstractSet[str], me: AbstractSet[str]) -> tuple[str, bool]:
-    """The quoted message for the model, and whether somebody else wrote it than the sender or the bot."""
-    if not (text := quoted.text("text").strip()):
-        return "", False
-    author = Sender.of(quoted.text("sender")).id
-    return quoted_lines(text, "you" if author in me else "a message"), author not in own
 
 
 def _read_files(media: object) -> tuple[Attachment, ...]:
