@@ -18,8 +18,8 @@ from nanobot.agent.trace.store import TraceStore
 from nanobot.api.answers import sent_files
 from nanobot.api.chat import ChatCompletions
 from nanobot.api.prompts import unknown_model
+from nanobot.api.requests import ApiServices
 from nanobot.api.responses import Responses
-from nanobot.api.services import ApiServices
 from nanobot.api.turns import ApiTurns, ApiView, session_key
 from nanobot.config.paths import DataPaths
 from nanobot.messages.types import ChatMessage, text_of

@@ -11,8 +11,7 @@ from starlette.responses import Response
 
 from nanobot.agent.events import Answer, TurnOutcome
 from nanobot.agent.feed import TurnView
-from nanobot.api.answers import AnswerReader, call_text, check_outcome, openai_usage, outcome_of
-from nanobot.api.errors import error_fields
+from nanobot.api.answers import AnswerReader, call_text, check_outcome, error_fields, openai_usage, outcome_of
 from nanobot.api.prompts import ChatBody, ClientMessage, Prompt, UploadedFile
 from nanobot.api.turns import ApiView, Following
 from nanobot.net import sse

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
-from nanobot.api.options import answer_form
+from nanobot.api.requests import answer_form
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.config.schema import Config
 from nanobot.security.http_access import HttpError

@@ -18,10 +18,9 @@ from nanobot.agent.context import with_attachments
 from nanobot.agent.feed import FeedClosedError, TurnView, stored_view
 from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.web.fetch import FETCH_TIMEOUT_S
-from nanobot.api.errors import NO_RETRY
+from nanobot.api.answers import NO_RETRY
 from nanobot.api.prompts import ClientMessage, ParsedRequest, Prompt, UploadedFile
-from nanobot.api.services import ApiServices
-from nanobot.api.store import KEPT_S, TEMPORARY_S, ApiRequest
+from nanobot.api.requests import KEPT_S, TEMPORARY_S, ApiRequest, ApiServices
 from nanobot.bus.events import InboundMessage
 from nanobot.channels.media import Attachment, one_chunk
 from nanobot.errors import NanobotError, StorageError

@@ -23,6 +23,7 @@ NO_GATEWAY = (
     "No gateway is running for {data}. Start one with `nanobot gateway`, or install it as a service with "
     "`nanobot gateway install`."
 )
+NO_API_KEY = "Make a key for each program: nanobot api key add NAME"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -18,7 +18,7 @@ from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMProvider, call_context
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.sdk.functions import as_tool
-from nanobot.sdk.request import RunRequest
+from nanobot.sdk.run import RunRequest
 
 
 class LocalBot:

@@ -11,17 +11,19 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome, TurnResult, parse_answer
-from nanobot.cli.chat.event_lines import FAILURES
-from nanobot.cli.chat.plain import JsonLinesOutput, PlainOutput
-from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
-from nanobot.cli.chat.typed_lines import (
+from nanobot.cli.chat.keyboard import (
     EXIT_WORDS,
+    INTERRUPT_SIGNALS,
+    TERMINATION_SIGNALS,
     answering_questions,
+    exit_code_for,
     find_mentioned_files,
+    handle_signals,
     is_interactive,
     next_line,
 )
-from nanobot.cli.terminal import Paint, SafeStream, can_redraw, repair_output, strip_control, wants_colour, write_text
+from nanobot.cli.chat.turn_output import FAILURES, JsonLinesOutput, PlainOutput
+from nanobot.cli.output import Paint, SafeStream, can_redraw, repair_output, strip_control, wants_colour, write_text
 from nanobot.errors import StorageError
 from nanobot.gateway.control.backend import ChatBackend, choose_session, show_messages, terminal_message
 

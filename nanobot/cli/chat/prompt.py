@@ -49,7 +49,7 @@ from prompt_toolkit.widgets import SearchToolbar
 from nanobot.agent.events import ApprovalAsked
 from nanobot.cli.chat.completion import can_complete
 from nanobot.cli.chat.screen import BEGIN_UPDATE, END_UPDATE, Screen, max_live_rows
-from nanobot.cli.terminal import repair_output, write_text
+from nanobot.cli.output import repair_output, write_text
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 
 MAX_HISTORY_CHARS = 50_000

@@ -32,8 +32,8 @@ from nanobot.agent.events import (
     TurnEnded,
     TurnEvent,
 )
-from nanobot.cli.chat.event_lines import failure_line, format_turn_end, running_tool_lines, tool_call_lines
-from nanobot.cli.terminal import Paint, SafeStream, strip_control
+from nanobot.cli.chat.turn_output import failure_line, format_turn_end, running_tool_lines, tool_call_lines
+from nanobot.cli.output import Paint, SafeStream, strip_control
 
 log = logging.getLogger(__name__)
 

@@ -22,18 +22,20 @@ from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.completion import ChatCompleter
-from nanobot.cli.chat.event_lines import output_lines
-from nanobot.cli.chat.prompt import Prompt
-from nanobot.cli.chat.screen import Screen
-from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
-from nanobot.cli.chat.typed_lines import (
+from nanobot.cli.chat.keyboard import (
     EXIT_WORDS,
     SHELL_PREFIX,
+    TERMINATION_SIGNALS,
+    exit_code_for,
     find_mentioned_files,
     format_choices,
+    handle_signals,
     terminal_command,
 )
-from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
+from nanobot.cli.chat.prompt import Prompt
+from nanobot.cli.chat.screen import Screen
+from nanobot.cli.chat.turn_output import output_lines
+from nanobot.cli.output import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.backend import ChatBackend, SessionInfo, choose_session, current_folder, terminal_message
 from nanobot.gateway.control.client import GATEWAY_BACK

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanobot.cli.common import EXIT_INTERRUPTED, Setup, get_data_paths, read_setup, selected
-from nanobot.cli.output import print_line
-from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control
+from nanobot.cli.output import can_redraw, is_terminal, print_line, repair_output, strip_control
 from nanobot.errors import NanobotError, StorageError, UsageError
 from nanobot.gateway.control.backend import CHANNEL, DEFAULT_SESSION
 

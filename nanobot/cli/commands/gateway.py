@@ -1,4 +1,6 @@
-"""`nanobot gateway`: run it, install it as a service, watch it; and `nanobot send` and `web`, which ask it."""
+"""`nanobot gateway`: run it, install it as a service, watch it; `serve`, the same for programs only; `send` and `web`,
+which ask it.
+"""
 
 import os
 import sys
@@ -13,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from nanobot.cli.common import (
+    NO_API_KEY,
     NO_GATEWAY,
     JsonOption,
     Setup,
@@ -22,8 +25,16 @@ from nanobot.cli.common import (
     require_gateway,
     selected,
 )
-from nanobot.cli.output import print_json, print_line, print_warning, to_one_line
-from nanobot.cli.terminal import is_terminal, repair_output, strip_control, wants_colour
+from nanobot.cli.output import (
+    is_terminal,
+    print_json,
+    print_line,
+    print_warning,
+    repair_output,
+    strip_control,
+    to_one_line,
+    wants_colour,
+)
 from nanobot.config.paths import absolute
 from nanobot.errors import ConfigError, NanobotError, UsageError
 from nanobot.gateway.daemon import ServiceSpec, find_daemon, nanobot_command, require_daemon
@@ -46,14 +57,14 @@ def run(
     if env_file is not None:
         _set_variables(env_file)
     setup = read_setup(warns=False)  # the gateway logs the warnings
-    run_process(setup, verbose=verbose, port=port, allow_empty=allow_empty)
+    _run_process(setup, verbose=verbose, port=port, allow_empty=allow_empty)
 
 
-def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
+def _run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
     """Run a gateway with these `Options` until a signal or a request stops it."""
     import asyncio  # slow; not needed for --help
 
-    from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
+    from nanobot.cli.chat.keyboard import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
     from nanobot.gateway.process import ExitReason, ShutdownRequests
     from nanobot.gateway.service import Options, open_gateway
     from nanobot.security.secrets import redact_all
@@ -88,6 +99,27 @@ def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
 
     if asyncio.run(run_gateway()) is ExitReason.RESTART:
         _restart()
+
+
+def serve(
+    host: Annotated[str | None, typer.Option("-H", "--host", help="Listen on this address.")] = None,
+    port: Annotated[int | None, typer.Option("-p", "--port", min=0, max=65535, help="Port of the API.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option("-t", "--timeout", min=1, metavar="SECONDS", help="For requests that do not stream.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
+) -> None:
+    """Run the HTTP API without chat apps and jobs. A running gateway has it already: then print its address."""
+    running = ask_gateway({"do": "api urls"})
+    if running is not None:
+        typer.echo("The running gateway serves the API:")
+        typer.echo("\n".join(map(str, running["urls"])))
+        typer.echo(NO_API_KEY, err=True)
+        return
+    setup = read_setup(warns=False)
+    if timeout is not None:
+        setup.config.api.timeout = timeout
+    _run_process(setup, verbose=verbose, api_only=True, api_host=host, api_port=port)
 
 
 def _set_variables(env_file: Path) -> None:

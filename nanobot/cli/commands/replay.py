@@ -18,11 +18,20 @@ from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedTur
 from nanobot.agent.trace.replay import Difference, Replay, first_difference, request_facts
 from nanobot.agent.trace.replay import replay as replay_turn
 from nanobot.agent.trace.store import TraceStore
-from nanobot.cli.chat.event_lines import clip_output, diff_paint
+from nanobot.cli.chat.turn_output import clip_output, diff_paint
 from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
-from nanobot.cli.output import columns, format_timestamp, print_json, print_list, to_one_line, when
+from nanobot.cli.output import (
+    Paint,
+    columns,
+    format_timestamp,
+    print_json,
+    print_list,
+    strip_control,
+    to_one_line,
+    wants_colour,
+    when,
+)
 from nanobot.cli.setup import prompts
-from nanobot.cli.terminal import Paint, strip_control, wants_colour
 from nanobot.errors import UsageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import text_of

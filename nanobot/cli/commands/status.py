@@ -14,9 +14,8 @@ from nanobot.agent.subagent.tasks import Task
 from nanobot.agent.work import WorkState, read_work
 from nanobot.cli.commands.providers import provider_facts
 from nanobot.cli.common import JsonOption, Setup, ask_gateway, read_setup
-from nanobot.cli.output import print_heading, print_json, print_line, print_rows, to_one_line
+from nanobot.cli.output import Paint, print_heading, print_json, print_line, print_rows, to_one_line, wants_colour
 from nanobot.cli.setup.probe import current_selection, format_limits, missing_prices, try_model
-from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.config.loader import load_warnings
 from nanobot.config.schema import Config
 from nanobot.config.sources import Setting, sources
@@ -134,9 +133,9 @@ def _plugin_facts(setup: Setup, gateway: Mapping[str, Any] | None) -> list[dict[
     """The enabled plugins, also those that could not be loaded."""
     if not setup.config.plugins.enabled:
         return []
-    from nanobot.cli.doctor.plugins import load_plugins  # slow to import
+    from nanobot.cli.commands.tools import load_plugins  # slow to import
 
-    plugins = load_plugins(setup.config, setup.paths, setup.workspace)
+    plugins = load_plugins(setup)
     facts: dict[str, dict[str, Any]] = {
         package.name: {
             "name": package.name,

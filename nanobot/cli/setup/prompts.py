@@ -11,8 +11,7 @@ from shutil import get_terminal_size
 import typer
 
 from nanobot.cli.common import EXIT_INTERRUPTED
-from nanobot.cli.output import MAX_COLUMNS, columns, hang
-from nanobot.cli.terminal import Paint, is_terminal, wants_colour
+from nanobot.cli.output import MAX_COLUMNS, Paint, columns, hang, is_terminal, wants_colour
 from nanobot.errors import NanobotError
 
 RETRY, AGAIN, SAVE, LEAVE = "retry", "again", "save", "leave"

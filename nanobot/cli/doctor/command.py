@@ -13,11 +13,10 @@ import typer
 
 from nanobot import __version__
 from nanobot.cli.common import JsonOption, Setup, ask_gateway, read_setup, unknown_name_error
-from nanobot.cli.doctor import environment, files, model, plugins, security  # noqa: F401 they add checks
+from nanobot.cli.doctor import environment, files, security  # noqa: F401 they add checks
 from nanobot.cli.doctor.checks import HEALTH, SECURITY, CheckContext, CheckResult, DoctorCheck, Severity, run_checks
 from nanobot.cli.doctor.connections import connection_checks
-from nanobot.cli.output import print_json, print_line, to_one_line
-from nanobot.cli.terminal import Paint, wants_colour
+from nanobot.cli.output import Paint, print_json, print_line, to_one_line, wants_colour
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
 from nanobot.security.secrets import redact_all
