@@ -33,7 +33,6 @@ def error_fields(error: HttpError) -> dict[str, Any]:
 
 
 def error_response(error: HttpError) -> Response:
-    """The answer to a request that failed."""
     return JSONResponse({"error": error_fields(error)}, error.status, {**HEADERS, **error.headers})
 
 
@@ -131,7 +130,6 @@ class AnswerReader:
 
 
 def part_count(view: TurnView) -> int:
-    """The texts and tool calls so far."""
     return sum(part["type"] in _SHOWN for part in view.parts)
 
 

@@ -30,8 +30,6 @@ _DONE = sse.event("[DONE]")
 
 
 class ChatCompletions(ApiView):
-    """The endpoints of chat completions."""
-
     @route("POST", "/v1/chat/completions", guest_may=True)
     async def create(self, request: Request, caller: Credential) -> Response:
         """Answer the new messages of the request."""

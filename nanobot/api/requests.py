@@ -89,7 +89,6 @@ class ApiRequests:
         return await self._database.ask(insert, is_synced=False)
 
     async def get(self, request_id: str) -> ApiRequest | None:
-        """Return a request by its id."""
         return await self._database.ask(lambda db: _find(db, "id = ?", request_id), is_synced=False)
 
     def set_read(self, request_id: str) -> None:

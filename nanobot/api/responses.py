@@ -34,8 +34,6 @@ _Item = dict[str, Any]
 
 
 class Responses(ApiView):
-    """The endpoints of responses."""
-
     @route("POST", "/v1/responses", guest_may=True)
     async def create(self, request: Request, caller: Credential) -> Response:
         """Answer the new input, or go on after an approval question."""

@@ -55,13 +55,10 @@ class Following:
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """The JSON schema that the answer has to fit."""
         return self.request.echo.get("schema")
 
 
 class ApiTurns:
-    """The turns of requests."""
-
     def __init__(self, services: ApiServices) -> None:
         self._services = services
         self._listeners: Counter[str] = Counter()
@@ -321,7 +318,6 @@ class ApiTurns:
             )
 
     async def _sweep(self) -> None:
-        """Delete what is no longer kept."""
         runtime = self._services.runtime
         if (now := runtime.clock.monotonic()) - self._swept_at < SWEEP_S:
             return
@@ -334,7 +330,6 @@ class ApiTurns:
 
 
 def session_key(caller: Credential, name: str) -> str:
-    """The key of a caller's session."""
     return f"api:{caller.name}:{name}" if caller.name else f"api:{name}"
 
 

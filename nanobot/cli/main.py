@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from nanobot import __version__
-from nanobot.cli.output import Paint, is_terminal, print_error, strip_control, wants_colour
+from nanobot.cli.output import Paint, is_terminal, print_error, strip_control
 from nanobot.errors import NanobotError
 from nanobot.plugins import load
 
@@ -31,9 +31,9 @@ COMMANDS = {
     "gateway start": ("nanobot.cli.commands.gateway:start", "Start the service."),
     "gateway stop": ("nanobot.cli.commands.gateway:stop", "Shut the gateway down cleanly."),
     "gateway restart": ("nanobot.cli.commands.gateway:restart", "Shut the gateway down cleanly and start it again."),
-    "channels status": ("nanobot.cli.commands.channels:status", "Show the connection status of each channel."),
+    "channels status": ("nanobot.cli.commands.gateway:channels_status", "Show the connection status of each channel."),
     "channels login": ("nanobot.cli.setup.channels:login", "Set up a channel, or check one that is set up."),
-    "channels test": ("nanobot.cli.commands.channels:test", "Send a test message through a channel."),
+    "channels test": ("nanobot.cli.commands.gateway:channels_test", "Send a test message through a channel."),
     "serve": ("nanobot.cli.commands.gateway:serve", "Run the HTTP API without chat apps and jobs."),
     "api key add": ("nanobot.cli.commands.access:add_key", "Make a key for a program; it is printed once."),
     "api key list": ("nanobot.cli.commands.access:list_keys", "List the keys of programs."),
@@ -233,7 +233,7 @@ class Help:
     epilog: str | None
 
     def get_help(self, ctx: Any) -> str:
-        paint = Paint(wants_colour(sys.stdout))
+        paint = Paint.on(sys.stdout)
         return _HEADING.sub(lambda heading: paint.bold(heading[0]), super().get_help(ctx))  # type: ignore[misc]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:

@@ -75,6 +75,11 @@ class Paint:
     def __init__(self, colour: bool) -> None:
         self.colour = colour
 
+    @classmethod
+    def on(cls, stream: TextIO | None) -> "Paint":
+        """The colours that this stream shows."""
+        return cls(wants_colour(stream))
+
     dim = _sgr("2")  # everything beside the answer
     bold = _sgr("1")  # what a person typed, headings
     red = _sgr("31")  # failures
@@ -188,17 +193,17 @@ def print_line(text: str, head: str = "", *, indent: int | None = None, err: boo
 
 def print_error(text: str) -> None:
     """Print an error on stderr."""
-    print_line(text, f"{Paint(wants_colour(sys.stderr)).red('Error:')} ", err=True)
+    print_line(text, f"{Paint.on(sys.stderr).red('Error:')} ", err=True)
 
 
 def print_warning(text: str) -> None:
     """Print a warning on stderr."""
-    print_line(text, f"{Paint(wants_colour(sys.stderr)).yellow('Warning:')} ", err=True)
+    print_line(text, f"{Paint.on(sys.stderr).yellow('Warning:')} ", err=True)
 
 
 def print_heading(text: str) -> None:
     """Print a blank line and a heading."""
-    typer.echo(f"\n{Paint(wants_colour(sys.stdout)).bold(text)}")
+    typer.echo(f"\n{Paint.on(sys.stdout).bold(text)}")
 
 
 def print_rows(rows: Iterable[Sequence[str]]) -> None:
@@ -361,7 +366,7 @@ def _show_table(headings: Sequence[str], rows: Sequence[Sequence[str]], spare: S
         if widest.width <= _MIN_CELL:
             break
         widest.width -= 1
-    paint, columns = Paint(wants_colour(sys.stdout)), [first, *others]
+    paint, columns = Paint.on(sys.stdout), [first, *others]
     if not spare and any(column.is_too_narrow() for column in columns):
         _show_records(columns, paint)
         return

@@ -22,8 +22,6 @@ from nanobot.sdk.run import RunRequest
 
 
 class LocalBot:
-    """Runs turns in this process."""
-
     def __init__(self, runtime: Runtime, tools: Sequence[Tool | Callable[..., Any]]) -> None:
         """Raises ValueError for a tool that has the name of another one."""
         self.runtime = runtime

@@ -36,7 +36,6 @@ _BATCH_S = 0.03
 
 
 def endpoints(services: WebServices) -> list[Endpoint]:
-    """All endpoints of the page."""
     static, chat = StaticFiles(), ChatView(services)
     views: list[WebView] = [PlainView(services, static, chat), PageView(services, chat), chat]
     views += [SessionsView(services, chat), MemoryView(services)]

@@ -99,7 +99,6 @@ class StaticFiles:
         )
 
     def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
         return [
             Endpoint("/", self.shell, Requires.NOTHING),
             Endpoint("/static/{build}/{name:path}", self.file, Requires.NOTHING),
@@ -147,8 +146,6 @@ class StaticFiles:
 
 
 class PlainView(WebView):
-    """The list of chats and a chat, as documents."""
-
     def __init__(self, services: WebServices, static: StaticFiles, chat: ChatView) -> None:
         super().__init__(services)
         self._static = static

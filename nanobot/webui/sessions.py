@@ -42,8 +42,6 @@ class _Changes(BaseModel):
 
 
 class SessionsView(WebView):
-    """The session list, replay and usage."""
-
     def __init__(self, services: WebServices, chat: ChatView) -> None:
         super().__init__(services)
         self._chat = chat

@@ -75,8 +75,12 @@ class ChatCompleter(Completer):
         folder, _, start = typed.rpartition("/")
         inside = Path(folder + "/" if folder or typed.startswith("/") else "").expanduser()
         shown = {typed}
+
+        def is_offered(name: str) -> bool:  # hidden names only if the prefix starts with a dot
+            return name.lower().startswith(start.lower()) and name.startswith(".") <= start.startswith(".")
+
         for root in self._folders:
-            for name in _list_names(root / inside, start):
+            for name in sorted(islice(filter(is_offered, _entries(root / inside)), _MAX_FILES)):
                 if (path := typed[: len(typed) - len(start)] + name) not in shown:
                     shown.add(path)
                     yield Completion(name, start_position=-len(start))
@@ -92,17 +96,6 @@ def _complete_name(start: str, mark: str, choices: Mapping[str, str]) -> Iterato
     for name, text in choices.items():
         if name.lower().startswith(start.lower()):
             yield Completion(name, start_position=-len(start), display=mark + name, display_meta=text)
-
-
-def _list_names(folder: Path, start: str) -> list[str]:
-    """Names with this prefix, folders with a trailing slash; hidden names only if the prefix starts with a dot."""
-    names = []
-    for name in _entries(folder):
-        if name.lower().startswith(start.lower()) and not (name.startswith(".") and not start.startswith(".")):
-            names.append(name)
-            if len(names) >= _MAX_FILES:
-                break
-    return sorted(names)
 
 
 def _find_files(root: Path, typed: str, max_entries: int) -> list[str]:

@@ -23,7 +23,7 @@ from nanobot.cli.chat.keyboard import (
     next_line,
 )
 from nanobot.cli.chat.turn_output import FAILURES, JsonLinesOutput, PlainOutput
-from nanobot.cli.output import Paint, SafeStream, can_redraw, repair_output, strip_control, wants_colour, write_text
+from nanobot.cli.output import Paint, SafeStream, can_redraw, repair_output, strip_control, write_text
 from nanobot.errors import StorageError
 from nanobot.gateway.control.backend import ChatBackend, choose_session, show_messages, terminal_message
 
@@ -159,7 +159,6 @@ class _OneShot(_Turn):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, text: str, media: Sequence[str]) -> int:
-        """Return the exit code."""
         result = await self.answer(text, media)
         if self._created_job and (note := await self._bot.jobs_problem()) and note not in result.text:
             self._stderr.write(f"Note: {note}\n")  # whatever the model said, no process runs the job
@@ -217,7 +216,7 @@ async def _open_output(*, as_json: bool, markdown: bool) -> AsyncIterator[tuple[
         return
     from nanobot.cli.chat.screen import Screen, TerminalSurface  # slow to import
 
-    surface, paint = TerminalSurface(sys.stdout), Paint(wants_colour(sys.stdout))
+    surface, paint = TerminalSurface(sys.stdout), Paint.on(sys.stdout)
     screen = Screen(surface, paint, markdown=markdown, stderr=SafeStream(sys.stderr))
     screen.begin()
     refresh = asyncio.create_task(screen.keep_alive())

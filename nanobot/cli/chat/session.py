@@ -68,8 +68,6 @@ _ECHO_LINES, _ECHO_CHARS = 12, 2000
 
 
 class ChatSession:
-    """The state of one interactive chat."""
-
     def __init__(
         self,
         bot: ChatBackend,
@@ -215,7 +213,6 @@ class ChatSession:
         return line
 
     def _take_waiting(self, limit: int) -> list[InboundMessage]:
-        """Remove and return lines to merge into the running turn."""
         messages = self._mergeable_messages()[:limit]
         for _ in messages:
             self._echo(self.waiting.popleft())
@@ -248,7 +245,6 @@ class ChatSession:
         self.screen.say(text, self._paint.red)
 
     async def _update_model(self) -> SessionInfo:
-        """Update the model in the bottom line."""
         session = await self._bot.session_info(self._session_key)
         self._meter.model = session.model
         self._meter.window_tokens, self._meter.in_window = session.window_tokens, session.window_used
@@ -431,7 +427,6 @@ class UsageMeter:
         self._cost_usd = 0.0
 
     def __call__(self, event: TurnEvent) -> None:
-        """Add the usage of a step."""
         if isinstance(event, RunStarted):
             self.model = event.model
         elif isinstance(event, StepEnded):

@@ -26,7 +26,6 @@ from nanobot.cli.output import (
     is_terminal,
     repair_output,
     strip_control,
-    wants_colour,
 )
 from nanobot.messages.types import INTERRUPTED
 from nanobot.utils.text import count_noun
@@ -85,7 +84,8 @@ def tool_call_lines(
     lines = [line for line in output_lines(event.content) if line]
     mark = "" if event.ok else "  failed"
     if event.ok and event.display:
-        mark = _diff_size(event.display)
+        added, removed = (sum(line.startswith(sign) for line in event.display.splitlines()) for sign in "+-")
+        mark = f"  +{added} -{removed}" if added or removed else ""
     elif event.ok and event.name in _READING_TOOLS:
         mark = f"  {count_noun(len(lines), 'line')}"
     head = clip_output(
@@ -125,14 +125,7 @@ def _failure_lines(lines: Sequence[str], width: int) -> list[str]:
     return [indent + line for line in plain_lines(reason, width - len(indent))[:_REASON_ROWS]]
 
 
-def _diff_size(display: str) -> str:
-    """`  +3 -1` for a diff."""
-    added, removed = (sum(line.startswith(sign) for line in display.splitlines()) for sign in "+-")
-    return f"  +{added} -{removed}" if added or removed else ""
-
-
 def diff_paint(line: str, paint: Paint) -> Callable[[str], str]:
-    """The colour of a line of a diff."""
     if line.startswith("+"):
         return paint.green
     return paint.red if line.startswith("-") else paint.dim
@@ -178,7 +171,7 @@ class PlainOutput:
         self.stream = SafeStream(out)
         self._stderr = SafeStream(stderr)
         self._is_verbose = is_terminal(stderr)
-        self._paint = Paint(wants_colour(stderr))
+        self._paint = Paint.on(stderr)
         self._texts: list[str] = []
         self._in_text = False
         self._arguments: dict[str, dict[str, Any]] = {}

@@ -176,7 +176,6 @@ def list_approvals(json: JsonOption = False) -> None:
 def forget_approval(
     rule: Annotated[str, typer.Argument(metavar="RULE", help="The rule, from `nanobot approvals list`.")],
 ) -> None:
-    """Revoke a permanent approval: you will be asked again."""
     count = _grants().forget(rule)
     if not count:
         raise NanobotError(describe_forgotten(to_one_line(rule), 0).replace("`list`", "`nanobot approvals list`"))

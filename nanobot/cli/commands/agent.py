@@ -140,7 +140,6 @@ class Backends:
     async def open_local(self) -> "AsyncIterator[tuple[ChatBackend, str]]":
         """A bot in this process."""
         from nanobot.gateway.control.backend import LocalBackend
-        from nanobot.runtime.build import build_runtime  # takes 200 ms
         from nanobot.security.secrets import redact_all
         from nanobot.utils.log import LogTarget, set_up_logging
 
@@ -149,9 +148,7 @@ class Backends:
             _allow_current_folder(setup)
         log = LogTarget(setup.paths.logs / "agent.log", "WARNING", "DEBUG" if self.logs else None)
         set_up_logging(log, redact_all)
-        async with build_runtime(
-            setup.config, data_dir=setup.data_dir, workspace=setup.workspace, model=self.model
-        ) as runtime:
+        async with setup.open_runtime(self.model) as runtime:
             bot = LocalBackend(runtime)
             bot.register_message_tool()
             async with AsyncExitStack() as stack:

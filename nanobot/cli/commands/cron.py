@@ -6,7 +6,7 @@ Every change takes the store's lock; a running gateway sees it within seconds.
 import asyncio
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,9 +19,6 @@ from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, CronSchedule, Misfire, Notify, Run
 from nanobot.errors import NanobotError, UsageError
 from nanobot.utils.text import count_noun, duration, format_when
-
-if TYPE_CHECKING:
-    from nanobot.bus.events import Address
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 10.0
@@ -64,7 +61,6 @@ class CronContext:
         return schedule
 
     def show(self, job: CronJob) -> None:
-        """Print the job and its next runs."""
         print_text(format_job(job, self.service.zone_of(job), self.service.next_instants(job)), wraps=True)
         if not self.service.is_served():
             print_line(NEEDS_GATEWAY, err=True)
@@ -112,7 +108,13 @@ def add(
     jobs = _open_jobs()
     schedule = jobs.parse_schedule(every, cron, at, tz, is_forced=force)
     has_target = channel is not None or to is not None
-    chat = _default_chat(jobs.setup) if deliver is not False and not has_target else None
+    chat = None
+    if deliver is not False and not has_target:
+        from nanobot.pairing.store import PairingStore  # slow to import
+        from nanobot.runtime.audience import ChatPrivacy
+
+        setup = jobs.setup
+        chat = ChatPrivacy(setup.config, PairingStore(setup.paths), setup.sessions()).owners_chat()
     if chat is not None:
         channel, to = chat.channel, chat.chat_id
     job = jobs.service.add_job(
@@ -161,7 +163,6 @@ def list_(
     include_disabled: Annotated[bool, typer.Option("-a", "--all", help="Include disabled jobs.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the jobs, next to run first."""
     jobs = _open_jobs()
     selected, zone_of = jobs.service.list_jobs(include_disabled=include_disabled), jobs.service.zone_of
     columns: dict[str, Column] = {
@@ -178,9 +179,9 @@ def list_(
 
 def remove(job_id: IdArgument) -> None:
     """Remove a job. Its history is kept."""
-    jobs = _open_jobs()
-    job = jobs.service.find_job(job_id)
-    jobs.service.remove_job(job.id)
+    service = _open_jobs().service
+    job = service.find_job(job_id)
+    service.remove_job(job.id)
     print_text(f'Removed job {job.id} "{to_one_line(job.name)}".', wraps=True)
 
 
@@ -193,9 +194,9 @@ def enable(job_id: IdArgument) -> None:
 
 def disable(job_id: IdArgument) -> None:
     """Disable a job. Runs missed meanwhile are not made up for."""
-    jobs = _open_jobs()
-    job = jobs.service.find_job(job_id)
-    jobs.service.enable_job(job.id, enabled=False)
+    service = _open_jobs().service
+    job = service.find_job(job_id)
+    service.enable_job(job.id, enabled=False)
     print_text(f'Job {job.id} "{to_one_line(job.name)}" is disabled.', wraps=True)
 
 
@@ -272,16 +273,6 @@ def rehearse(
         print_line(f"There is more; show it with --limit {limit * 5}.", err=True)
 
 
-def _default_chat(setup: Setup) -> "Address | None":
-    """The owner's private chat on a chat app, if there is one."""
-    from nanobot.pairing.store import PairingStore
-    from nanobot.runtime.audience import ChatPrivacy
-    from nanobot.session.manager import SessionManager
-
-    sessions = SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
-    return ChatPrivacy(setup.config, PairingStore(setup.paths), sessions).owners_chat()
-
-
 def _open_jobs() -> CronContext:
     """Open the workspace's job store; one in the data folder (earlier releases) is moved there first."""
     setup = read_setup(secrets=False)
@@ -320,10 +311,9 @@ async def _run_locally(jobs: CronContext, job: CronJob) -> Run | None:
     from nanobot.agent.events import TurnOutcome  # the engine is slow to import
     from nanobot.cron.notify import may_notify, message_for
     from nanobot.cron.types import Run
-    from nanobot.runtime.build import build_runtime
 
     setup, payload = jobs.setup, job.payload
-    async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
+    async with setup.open_runtime() as runtime:
 
         async def on_job(job: CronJob, due: Run) -> str:
             if job.payload.verbatim:

@@ -1,5 +1,5 @@
-"""`nanobot gateway`: run it, install it as a service, watch it; `serve`, the same for programs only; `send` and `web`,
-which ask it.
+"""`nanobot gateway`: run it, install it as a service, watch it; `serve`, the same for programs only; and what asks it:
+`channels status` and `test`, `send`, `web`.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,19 +26,25 @@ from nanobot.cli.common import (
     selected,
 )
 from nanobot.cli.output import (
+    Column,
     is_terminal,
     print_json,
     print_line,
+    print_list,
     print_warning,
     repair_output,
     strip_control,
     to_one_line,
     wants_colour,
+    when,
 )
 from nanobot.config.paths import absolute
 from nanobot.errors import ConfigError, NanobotError, UsageError
 from nanobot.gateway.daemon import ServiceSpec, find_daemon, nanobot_command, require_daemon
 from nanobot.utils.text import duration
+
+if TYPE_CHECKING:
+    from nanobot.config.schema import Config
 
 HARD_EXIT_S = 5.0
 """The process is ended this long after a shutdown request; all durable state is on disk by then."""
@@ -270,6 +276,69 @@ def send(
     request = {"do": "send", "channel": channel.lower(), "to": to, "text": content, "thread": thread, "media": media}
     for platform_id in require_gateway(request)["ids"]:
         typer.echo(to_one_line(str(platform_id)))
+
+
+def channels_status(json: JsonOption = False) -> None:
+    """Show each enabled channel: its state, last messages received and sent, and last error."""
+    from nanobot.channels.registry import CHANNELS  # slow to import
+
+    report = ask_gateway({"do": "report"})
+    channels = report["channels"] if report is not None else offline_status(read_setup(secrets=False).config)
+    if json:
+        print_json({"running": report is not None, "channels": channels})
+        return
+    columns: dict[str, Column] = {
+        "Channel": "name",
+        "State": "state",
+        "Last received": when("lastReceived"),
+        "Last sent": when("lastSent"),
+        "Last error": lambda row: (row["lastError"] or "").removeprefix(f"{row['name']}: "),
+    }
+    rows = [{"name": name, "lastReceived": "", "lastSent": "", **row} for name, row in channels.items()]
+    names = ", ".join(spec.name for spec in CHANNELS)
+    print_list(rows, columns, empty=f"No channel is enabled. Set one up with `nanobot channels login NAME`: {names}.")
+    if report is None and channels:
+        print_line(NO_GATEWAY.format(data=get_data_paths().data), err=True)
+
+
+def offline_status(config: "Config") -> dict[str, dict[str, Any]]:
+    """The state of each enabled channel while no gateway is running: `failed` if it could not start, else `off`."""
+    from nanobot.channels.errors import MissingSettingsError  # slow to import
+    from nanobot.channels.platforms import find_platform
+    from nanobot.channels.registry import check_channel
+    from nanobot.config.keypath import camel
+
+    states: dict[str, dict[str, Any]] = {}
+    for name in config.channels.enabled:
+        problem = ""
+        try:
+            check_channel(name, config.plugins.disabled)
+            if (platform := find_platform(name)) is not None:
+                missing = platform.missing_settings(config.channels.section(name))
+                problem = str(MissingSettingsError(name, *map(camel, missing))) if missing else ""
+        except NanobotError as error:
+            problem = str(error)
+        states[name] = {"state": "failed" if problem else "off", "lastError": problem}
+    return states
+
+
+def channels_test(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The channel, from `nanobot channels status`.")],
+    to: Annotated[str | None, typer.Option("--to", metavar="ID", help="The chat; default: its owners.")] = None,
+) -> None:
+    """Send a test message through the running gateway and print the ids the platform gave it."""
+    from nanobot.pairing.store import PairingStore
+
+    places, name = get_data_paths(), name.lower()
+    chats = [to] if to is not None else [*PairingStore(places).load().owners.get(name, ())]
+    if not chats:
+        raise NanobotError(f"{name} has no owner to write to. Give a chat with --to, or pair as its owner first.")
+    text = "This is a test of nanobot. It works."
+    request = {"do": "send", "channel": name, "text": text, "person": to is None}
+    sent = {chat: require_gateway(request | {"to": chat})["ids"] for chat in chats}
+    for chat, ids in sent.items():
+        shown = ", ".join(to_one_line(str(sent_id)) for sent_id in ids)
+        print_line(f"Sent to {name}:{to_one_line(chat)}{f' as {shown}' if shown else ''}.")
 
 
 def web(

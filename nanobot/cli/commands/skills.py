@@ -40,7 +40,6 @@ def list_(json: JsonOption = False) -> None:
 
 
 def show(name: NameArgument, json: JsonOption = False) -> None:
-    """Print the instructions a skill gives to the agent."""
     loader = _open()
     skill, text = _get_skill(loader, name), loader.load_skill(name)
     if json:

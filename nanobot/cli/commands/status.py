@@ -14,18 +14,16 @@ from nanobot.agent.subagent.tasks import Task
 from nanobot.agent.work import WorkState, read_work
 from nanobot.cli.commands.providers import provider_facts
 from nanobot.cli.common import JsonOption, Setup, ask_gateway, read_setup
-from nanobot.cli.output import Paint, print_heading, print_json, print_line, print_rows, to_one_line, wants_colour
+from nanobot.cli.output import Paint, print_heading, print_json, print_line, print_rows, to_one_line
 from nanobot.cli.setup.probe import current_selection, format_limits, missing_prices, try_model
 from nanobot.config.loader import load_warnings
 from nanobot.config.schema import Config
 from nanobot.config.sources import Setting, sources
 from nanobot.cron.format import format_time
-from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
 from nanobot.runtime.sandbox import command_sandbox
 from nanobot.runtime.skills import skills_loader
 from nanobot.security.sandbox.sandbox import Report as SandboxReport
-from nanobot.session.manager import SessionManager
 from nanobot.utils.lease import ProcessLease
 from nanobot.utils.text import clip_line
 
@@ -71,7 +69,7 @@ def _build_report(setup: Setup, *, include_defaults: bool) -> dict[str, Any]:
         "model": current_selection(config, setup.data_dir),
         "probe": None,
         "providers": [facts for facts in providers if facts.key or facts.logged_in],
-        "sessions": len(SessionManager(setup.workspace, old_folder=paths.legacy_sessions).list_sessions()),
+        "sessions": len(setup.sessions().list_sessions()),
         "gateway": {"running": gateway is not None, **{key: gateway[key] for key in _GATEWAY_FACTS if gateway}},
         "channels": _channel_states(config, gateway),
         "jobs": _summarize_jobs(setup),
@@ -96,7 +94,7 @@ def _channel_states(config: Config, gateway: Mapping[str, Any] | None) -> Mappin
         return {name: gateway["channels"].get(name, {"state": "off", "lastError": ""}) for name in names}
     if not names:
         return {}
-    from nanobot.cli.commands.channels import offline_status  # slow to import
+    from nanobot.cli.commands.gateway import offline_status  # slow to import
 
     return offline_status(config)
 
@@ -115,11 +113,7 @@ def _open_goals(setup: Setup) -> list[dict[str, str]]:
 
 def _summarize_jobs(setup: Setup) -> dict[str, Any]:
     """`problem` says why the jobs could not be read."""
-    service = CronService(
-        setup.paths.jobs_file(setup.workspace),
-        timezone=setup.config.agents.defaults.timezone,
-        data_dir=setup.data_dir,
-    )
+    service = setup.jobs()
     try:
         jobs = service.list_jobs()
     except StorageError as error:
@@ -215,7 +209,7 @@ def _print_report(report: Mapping[str, Any], config: Config) -> None:
         ],
     }
 
-    typer.echo(Paint(wants_colour(sys.stdout)).bold(f"nanobot {report['version']}") + "\n")
+    typer.echo(Paint.on(sys.stdout).bold(f"nanobot {report['version']}") + "\n")
     print_rows(rows.items())
     if problems := [*report["missing_prices"], *problems]:
         print_heading("Problems")

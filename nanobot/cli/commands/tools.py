@@ -178,7 +178,6 @@ def add_server(
 def remove_server(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The server's name, from `nanobot mcp list`.")],
 ) -> None:
-    """Remove a server from the config."""
     setup = read_setup(secrets=False)
     servers = setup.config.tools.mcp_servers
     if name not in servers:

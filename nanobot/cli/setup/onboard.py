@@ -272,7 +272,9 @@ def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:
     if given.provider is None:
         return given
     spec = given.provider
-    base = given.api_base or config.providers.by_name()[spec.name].api_base or _local_server_address(spec, config)
+    base = given.api_base or config.providers.by_name()[spec.name].api_base
+    if not base and (server := next((it for it in default_servers(os.environ) if it.provider == spec.name), None)):
+        base = _base_url_to_store(spec, config, server.api_base)
     base = _complete_base_url(base)
     model = given.model or _default_model(spec, config)
     model = model or next(iter(_offered_models(ProviderChoice(spec, None, given.api_key, base), config)), "")
@@ -465,9 +467,3 @@ def _default_model(spec: ProviderSpec, config: Config) -> str:
     if match and match.spec == spec and match.model != DEFAULT_MODEL:
         return match.model
     return spec.default_model or ""
-
-
-def _local_server_address(spec: ProviderSpec, config: Config) -> str | None:
-    """The address of a local server from the environment, if it differs from the default."""
-    addresses = {server.provider: server.api_base for server in default_servers(os.environ)}
-    return _base_url_to_store(spec, config, addresses[spec.name]) if spec.name in addresses else None
