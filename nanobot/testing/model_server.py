@@ -57,17 +57,8 @@ class Say(Step):
     """Number of deltas in which the text is streamed."""
 
 
-@dataclass(init=False)
 class Calls(Step):
     """Call tools, all in one step. Arguments that are a text are sent unchanged, so they may be broken JSON."""
-
-    calls: list[tuple[str, Any]]
-    text: str
-    reasoning: str
-    finish: str
-    ids: list[str] | None
-    usage: Usage
-    pieces: int
 
     def __init__(
         self,

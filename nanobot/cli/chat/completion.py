@@ -59,16 +59,13 @@ class ChatCompleter(Completer):
         if _COMMAND.fullmatch(text):
             yield from _complete_name(text[1:], "/", self._commands)
         elif (resume := _RESUME.fullmatch(text)) is not None:
-            yield from self._complete_conversation(resume[1])
+            for number, item in self.conversations.items():
+                if resume[1].lower() in f"{number} {item.name} {item.title}".lower():
+                    yield Completion(item.name, -len(resume[1]), f"{number}. {item.title}", item.describe())
         elif word is not None and word[1] == "$":
             yield from _complete_name(word[2], "$", self._skills())
         elif word is not None:
             yield from self._files(word[2])
-
-    def _complete_conversation(self, typed: str) -> Iterator[Completion]:
-        for number, item in self.conversations.items():
-            if typed.lower() in f"{number} {item.name} {item.title}".lower():
-                yield Completion(item.name, -len(typed), f"{number}. {item.title}", item.describe())
 
     def _files(self, typed: str) -> Iterator[Completion]:
         """What is in the typed folder; after that, files and folders found by the letters typed."""

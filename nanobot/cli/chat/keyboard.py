@@ -22,8 +22,6 @@ from nanobot.gateway.control.backend import ChatBackend, current_folder
 EXIT_WORDS = frozenset({"exit", "quit", "/exit", "/quit", ":q"})
 """Lines that end a chat."""
 SHELL_PREFIX = "!"
-
-
 _MENTION = re.compile(r"(?:^|(?<=\s))@(\S+)")
 
 

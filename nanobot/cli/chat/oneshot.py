@@ -7,7 +7,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome, TurnResult, parse_answer
@@ -81,14 +80,10 @@ async def _prompt_line(bot: ChatBackend, session_key: str) -> str | None:
         write_text(sys.stderr, "> ")
         reading = asyncio.create_task(next_line())
         async with show_messages(bot, session_key, show):
-            with handle_signals(INTERRUPT_SIGNALS, partial(_cancel, reading)):
+            with handle_signals(INTERRUPT_SIGNALS, lambda _number, task=reading: task.cancel()):  # type: ignore[misc]
                 await asyncio.wait([reading])
         line = "" if reading.cancelled() else reading.result()
     return None if not line or line.strip().lower() in EXIT_WORDS else repair_output(line.rstrip("\r\n"))
-
-
-def _cancel(task: asyncio.Task[Any], _signal: int) -> None:
-    task.cancel()
 
 
 class _Turn:

@@ -37,8 +37,6 @@ _REASON_ROWS = 6
 _READING_TOOLS = frozenset({"read_file", "list_dir", "glob", "grep"})
 """Their output is what a file or folder holds; its size is enough."""
 INDENT = "  "
-
-
 _FRAME = frozenset({"STDERR:", "Exit code: 0", "(no output)"})
 """Lines that the exec tool adds for the model."""
 

@@ -280,8 +280,6 @@ def send(
 
 def channels_status(json: JsonOption = False) -> None:
     """Show each enabled channel: its state, last messages received and sent, and last error."""
-    from nanobot.channels.registry import CHANNELS  # slow to import
-
     report = ask_gateway({"do": "report"})
     channels = report["channels"] if report is not None else offline_status(read_setup(secrets=False).config)
     if json:
@@ -295,8 +293,7 @@ def channels_status(json: JsonOption = False) -> None:
         "Last error": lambda row: (row["lastError"] or "").removeprefix(f"{row['name']}: "),
     }
     rows = [{"name": name, "lastReceived": "", "lastSent": "", **row} for name, row in channels.items()]
-    names = ", ".join(spec.name for spec in CHANNELS)
-    print_list(rows, columns, empty=f"No channel is enabled. Set one up with `nanobot channels login NAME`: {names}.")
+    print_list(rows, columns, empty="No channel is enabled. Set one up with `nanobot channels login`.")
     if report is None and channels:
         print_line(NO_GATEWAY.format(data=get_data_paths().data), err=True)
 

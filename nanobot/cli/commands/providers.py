@@ -91,7 +91,6 @@ def provider_facts(config: Config, environ: Mapping[str, str], data_dir: Path) -
         if section and section.api_key:
             key_from, key = f"providers.{spec.config_key}.apiKey", section.api_key
         account = accounts.get(spec.name) if spec.is_oauth else None
-        expires_at = account.expires_at if account else None
         is_direct = spec.is_oauth or spec.is_direct("auto")
         backend = section.backend if section else "auto"
         yield ProviderFacts(
@@ -105,9 +104,16 @@ def provider_facts(config: Config, environ: Mapping[str, str], data_dir: Path) -
             local=spec.is_local,
             account=spec.is_oauth,
             logged_in=f"{account.name or 'logged in'}{f' ({account.plan})' if account.plan else ''}" if account else "",
-            token_until=format_when(datetime.fromtimestamp(expires_at).astimezone()) if expires_at else "",
+            token_until=_format_expiry(account.expires_at) if account else "",
             login_ended=bool(account and account.refused),
         )
+
+
+def _format_expiry(seconds: float | None) -> str:
+    try:
+        return format_when(datetime.fromtimestamp(seconds).astimezone()) if seconds else ""
+    except (OSError, OverflowError, ValueError):  # the server may have sent any number
+        return ""
 
 
 def login(

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,11 +52,15 @@ def _build_report(setup: Setup, *, include_defaults: bool) -> dict[str, Any]:
     """What `--json` prints; the rows for people say the same in words."""
     config, paths = setup.config, setup.paths
     gateway = ask_gateway({"do": "report"})
-    try:
-        tasks = read_work(paths.database, Task, alive=ProcessLease(paths.leases))
-    except StorageError:
-        tasks = []
-    states = [task.state for task in tasks]
+    states: list[WorkState] = []
+    goals: list[dict[str, str]] = []
+    if paths.database.exists():
+        from nanobot.agent.goals.goal import Goal  # slow to import
+
+        with suppress(StorageError):  # `nanobot doctor` says why
+            states = [task.state for task in read_work(paths.database, Task, alive=ProcessLease(paths.leases))]
+            still_open = [goal for goal in read_work(paths.database, Goal) if not goal.state.is_over]
+            goals = [{"session": it.session_key, "text": it.order.text, "state": it.state} for it in still_open]
     running, waiting = states.count(WorkState.RUNNING), states.count(WorkState.WAITING)
     sandbox = SandboxReport(False, "not needed: commands are disabled (tools.exec.enable is false)")
     if config.tools.exec.enable:
@@ -74,7 +79,7 @@ def _build_report(setup: Setup, *, include_defaults: bool) -> dict[str, Any]:
         "channels": _channel_states(config, gateway),
         "jobs": _summarize_jobs(setup),
         "subagents": {"running": running, "waiting": waiting},
-        "goals": _open_goals(setup),
+        "goals": goals,
         "plugins": _plugin_facts(setup, gateway),
         "sandbox": sandbox,
         "skills": [
@@ -92,23 +97,9 @@ def _channel_states(config: Config, gateway: Mapping[str, Any] | None) -> Mappin
     names = config.channels.enabled
     if gateway is not None:
         return {name: gateway["channels"].get(name, {"state": "off", "lastError": ""}) for name in names}
-    if not names:
-        return {}
     from nanobot.cli.commands.gateway import offline_status  # slow to import
 
     return offline_status(config)
-
-
-def _open_goals(setup: Setup) -> list[dict[str, str]]:
-    if not setup.paths.database.exists():
-        return []
-    from nanobot.agent.goals.goal import Goal  # slow to import
-
-    try:
-        goals = [goal for goal in read_work(setup.paths.database, Goal) if not goal.state.is_over]
-    except StorageError:
-        return []
-    return [{"session": goal.session_key, "text": goal.order.text, "state": goal.state} for goal in goals]
 
 
 def _summarize_jobs(setup: Setup) -> dict[str, Any]:

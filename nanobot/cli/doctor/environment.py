@@ -11,7 +11,6 @@ from nanobot.agent.skills.lint import lint_skill
 from nanobot.agent.skills.loader import Skill
 from nanobot.agent.skills.package import read_bundle
 from nanobot.agent.tools.mcp.transport import find_program, server_environment
-from nanobot.channels.registry import CHANNELS as OUR_CHANNELS
 from nanobot.channels.registry import find, plugin_names
 from nanobot.cli.commands.tools import load_plugins
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, health_check, note, warning
@@ -20,7 +19,7 @@ from nanobot.config.loader import load_warnings
 from nanobot.config.provider_table import find_by_name, plain_name
 from nanobot.errors import NanobotError
 from nanobot.gateway.process import find_lock_holder
-from nanobot.plugins import CHANNELS, HOOKS, PROVIDERS, TOOLS, load, names, offers
+from nanobot.plugins import HOOKS, PROVIDERS, TOOLS, load, names, offers
 from nanobot.runtime.sandbox import command_sandbox
 from nanobot.runtime.skills import skills_loader
 from nanobot.utils.clock import find_zone
@@ -29,6 +28,7 @@ from nanobot.utils.text import count_noun
 
 _FIRST_YEAR = 2025
 _AHEAD_S = 86_400.0
+_FIX_ADVICE = "Ask its author, install another version, or remove it from plugins.enabled."
 
 
 @health_check("config", "The config can be used", reads_config=False)
@@ -163,14 +163,10 @@ def _check_own_skill(skill: Skill) -> Iterator[Finding]:
             yield note(f"The skill {skill.name} works but has {count}: {faults[0].summary}", advice)
 
 
-_FIX_ADVICE = "Ask its author, install another version, or remove it from plugins.enabled."
-
-
 @health_check("plugins", "Plugins work", limit_s=30.0)
 def check_plugins(context: CheckContext) -> Iterator[Finding]:
     """Findings for each package with plugins. Loads only enabled ones."""
     config, settings = context.config, context.config.plugins
-    our_channels = {spec.name for spec in OUR_CHANNELS}
     external_providers = {plain_name(name) for name in config.providers.by_name() if find_by_name(name) is None}
     unused: dict[str, list[str]] = {}
     for offer in offers():
@@ -179,18 +175,11 @@ def check_plugins(context: CheckContext) -> Iterator[Finding]:
             if not (is_disabled or names(settings.enabled, offer.package)):
                 unused.setdefault(offer.package, []).append(f"{offer.kind} {offer.name}")
             continue
-        if offer.group == CHANNELS:
-            is_builtin, is_used = offer.name in our_channels, offer.name in config.channels.enabled
-        else:
-            is_builtin, is_used = find_by_name(offer.name) is not None, plain_name(offer.name) in external_providers
-        if is_builtin:
-            yield warning(
-                f"{offer.package}: its {offer.kind} {offer.name} is also built in, which takes precedence.",
-                "Its author has to rename it.",
-            )
+        is_provider = offer.group == PROVIDERS
+        is_used = plain_name(offer.name) in external_providers if is_provider else offer.name in config.channels.enabled
         if is_used and offer.misfit:
             yield warning(f"{offer.package}: {offer.misfit}.", "Install a compatible version.")
-        if is_used and offer.group == PROVIDERS and not is_disabled:
+        if is_used and is_provider and not is_disabled:
             try:
                 load(offer.target)
             except Exception as exc:  # importing a plugin can raise anything
