@@ -175,8 +175,15 @@ def check_plugins(context: CheckContext) -> Iterator[Finding]:
             if not (is_disabled or names(settings.enabled, offer.package)):
                 unused.setdefault(offer.package, []).append(f"{offer.kind} {offer.name}")
             continue
-        is_provider = offer.group == PROVIDERS
-        is_used = plain_name(offer.name) in external_providers if is_provider else offer.name in config.channels.enabled
+        if is_provider := offer.group == PROVIDERS:
+            is_builtin, is_used = find_by_name(offer.name) is not None, plain_name(offer.name) in external_providers
+        else:
+            is_builtin, is_used = find(offer.name) is not None, offer.name in config.channels.enabled
+        if is_builtin:
+            yield warning(
+                f"{offer.package}: its {offer.kind} {offer.name} is also built in, which takes precedence.",
+                "Its author has to rename it.",
+            )
         if is_used and offer.misfit:
             yield warning(f"{offer.package}: {offer.misfit}.", "Install a compatible version.")
         if is_used and is_provider and not is_disabled:
