@@ -95,11 +95,7 @@ class _Rest(ApiView):
 
     @route("GET", "/v1/sessions/{key}/messages", guest_may=True)
     async def messages(
-        self,
-        key: str,
-        caller: Credential,
-        limit: Annotated[int, Field(ge=1)] = 50,
-        before: int | None = None,
+        self, key: str, caller: Credential, limit: Annotated[int, Field(ge=1)] = 50, before: int | None = None
     ) -> Response:
         """The stored messages of a session, the newest last; earlier ones with `before`."""
         session = await asyncio.to_thread(self.runtime.sessions.get_or_create, _visible(caller, key))

@@ -55,12 +55,7 @@ class ChatCompletions(ApiView):
 
     @route("GET", "/v1/chat/completions/{completion}", guest_may=True)
     async def get(
-        self,
-        request: Request,
-        caller: Credential,
-        completion: str,
-        stream: bool = False,
-        starting_after: str = "",
+        self, request: Request, caller: Credential, completion: str, stream: bool = False, starting_after: str = ""
     ) -> Response:
         """A completion; with `stream=true` from where `starting_after` or Last-Event-ID says, else all of it."""
         following, steps = await self.turns.find(caller, completion.removeprefix("chatcmpl-")), _steps_of(request)

@@ -19,14 +19,7 @@ from nanobot.agent.events import (
     TurnEvent,
     TurnOutcome,
 )
-from nanobot.cli.output import (
-    Paint,
-    SafeStream,
-    escape_control,
-    is_terminal,
-    repair_output,
-    strip_control,
-)
+from nanobot.cli.output import Paint, SafeStream, escape_control, is_terminal, repair_output, strip_control
 from nanobot.messages.types import INTERRUPTED
 from nanobot.utils.text import count_noun
 
