@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from unittest import SkipTest
 
@@ -37,25 +38,17 @@ class Check:
         return self.name
 
 
-class _Recorder(logging.Handler):
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-
 @contextmanager
 def captured_logs(level: int) -> Iterator[list[logging.LogRecord]]:
     """Collect what nanobot logs at this level and above, until the block ends."""
-    handler = _Recorder(level)
+    handler = BufferingHandler(1_000_000)
+    handler.setLevel(level)
     log = logging.getLogger("nanobot")
     before = log.level
     log.addHandler(handler)
     log.setLevel(level)
     try:
-        yield handler.records
+        yield handler.buffer
     finally:
         log.setLevel(before)
         log.removeHandler(handler)

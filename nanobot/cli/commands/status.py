@@ -97,6 +97,8 @@ def _channel_states(config: Config, gateway: Mapping[str, Any] | None) -> Mappin
     names = config.channels.enabled
     if gateway is not None:
         return {name: gateway["channels"].get(name, {"state": "off", "lastError": ""}) for name in names}
+    if not names:
+        return {}
     from nanobot.cli.commands.gateway import offline_status  # slow to import
 
     return offline_status(config)
