@@ -7,11 +7,13 @@ def test_the_tool(check, tmp_path):
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from logging.handlers import BufferingHandler
 from pathlib import Path
+from typing import Any
 from unittest import SkipTest
 
 
@@ -36,6 +38,14 @@ class Check:
 
     def __str__(self) -> str:
         return self.name
+
+
+def checks_of(
+    module: Mapping[str, Any], run: Callable[[Any, Path], Awaitable[None]], skip: Callable[[Any], str] = lambda test: ""
+) -> list[Check]:
+    """A check for each function of a module (its `globals()`) whose name begins with `test_`. `run` calls it."""
+    tests = {name.removeprefix("test_"): test for name, test in module.items() if name.startswith("test_")}
+    return [Check(name, partial(run, test), skip(test)) for name, test in tests.items()]
 
 
 @contextmanager

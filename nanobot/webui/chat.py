@@ -39,8 +39,6 @@ _MAX_KNOWN = 20_000
 _DAY_S = 86_400
 INLINE_PICTURES = (".avif", ".bmp", ".gif", ".jpg", ".jpeg", ".png", ".webp")
 """Pictures that a browser may show. An SVG can hold scripts."""
-
-
 _MAX_ROWS = 200
 _MAX_FILES = 10
 _TRANSCRIPTION = re.compile(r"^\[transcription: (.*)\]$", re.MULTILINE)
@@ -73,6 +71,7 @@ class ChatView(WebView):
     def __init__(self, services: WebServices) -> None:
         super().__init__(services)
         self._known: dict[str, Path] = {}
+        """Files by their ids."""
         self._unused: dict[Path, float] = {}
         """Uploads that no message has named yet, and when they came."""
 

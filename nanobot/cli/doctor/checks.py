@@ -41,6 +41,7 @@ class Finding:
 
 
 note, warning, error = (partial(Finding, severity) for severity in Severity)
+"""Make a finding: `warning(text, advice, fix)`."""
 
 
 @dataclass(frozen=True)
