@@ -18,22 +18,23 @@ from weakref import WeakValueDictionary
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
-from nanobot.session.file_names import is_temporary, stem_of
-from nanobot.session.folder import SessionFolder, open_packed
-from nanobot.session.lines import Row, encode, parse_time
-from nanobot.session.reader import (
+from nanobot.session.file import (
+    Append,
     Cursor,
     FileFingerprint,
+    GroupCommit,
     StoredFile,
+    append_all,
     find_cursor,
     list_entry,
     open_session,
     owner_of,
     read_from,
     session_key,
-)  # fmt: skip
+)
+from nanobot.session.file_format import Row, encode, is_temporary, parse_time, stem_of
+from nanobot.session.folder import SessionFolder, open_packed
 from nanobot.session.types import AUDIENCE, Audience, Session, record_of
-from nanobot.session.writer import Append, GroupCommit, append_all
 from nanobot.utils.aio import finish
 from nanobot.utils.open_no_follow import open_own, replace_own, unlink_own
 from nanobot.utils.storage_error import storage_error, storage_errors

@@ -14,8 +14,8 @@ from threading import RLock
 from typing import Any, cast
 
 from nanobot.messages.types import ChatMessage
-from nanobot.session.lines import Row
-from nanobot.session.reader import StoredFile, read_before
+from nanobot.session.file import StoredFile, read_before
+from nanobot.session.file_format import Row
 from nanobot.utils.storage_error import storage_errors
 
 AUDIENCE = "audience"

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from nanobot.security.http_access import HEADERS, HttpError
 from nanobot.security.http_view import route
-from nanobot.session.reader import session_title
+from nanobot.session.file import session_title
 from nanobot.webui.chat import ChatView
 from nanobot.webui.files import is_inline_picture
 from nanobot.webui.services import WebServices

@@ -15,9 +15,8 @@ from nanobot.agent.trace.store import TraceStore
 from nanobot.runtime.deletion import delete_session
 from nanobot.security.http_access import HEADERS, HttpError, read_body
 from nanobot.security.http_view import route
-from nanobot.session.conversation import format_markdown, to_jsonl
-from nanobot.session.imported import read_conversations
-from nanobot.session.reader import session_title
+from nanobot.session.file import session_title
+from nanobot.session.import_export import format_markdown, read_conversations, to_jsonl
 from nanobot.webui.services import WebServices
 from nanobot.webui.view import WebView
 
