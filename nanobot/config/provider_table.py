@@ -12,6 +12,8 @@ from nanobot.config.keypath import camel
 AUTO = "auto"
 DEFAULT_MODEL = "anthropic/claude-opus-4-5"
 DEFAULT_CONTEXT_WINDOW = 65536
+REPORTS_COST = "openrouter"
+"""The provider whose responses include their cost."""
 
 PromptCache = Literal["anthropic", "automatic", "none"]
 

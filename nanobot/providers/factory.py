@@ -27,9 +27,7 @@ from nanobot.errors import ConfigError, PluginError
 from nanobot.plugins import entry_points, load, names, package_of
 from nanobot.providers.accounts.store import AccountStore, command_name
 from nanobot.providers.base import LLMProvider
-from nanobot.providers.capabilities import CapabilityStore
-from nanobot.providers.endpoint import is_loopback_url
-from nanobot.providers.limits import Timeouts, timeouts_for
+from nanobot.providers.endpoint import CapabilityStore, Timeouts, is_loopback_url, timeouts_for
 from nanobot.providers.local_servers import LocalServer, default_servers, find_local_server, list_models
 from nanobot.providers.resilience import (
     RETRIES,

@@ -21,6 +21,7 @@ from typing import Any, Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider, ModelRequest, call_context
+from nanobot.providers.endpoint import CallLimits
 from nanobot.providers.error_patterns import ErrorResponse, error_response_of, retry_after_s
 from nanobot.providers.errors import (
     ConnectionFailedError,
@@ -31,7 +32,6 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     StreamCutError,
 )
-from nanobot.providers.limits import CallLimits
 from nanobot.providers.wire.chat import ChatReader
 from nanobot.providers.wire.rows import RequestDialect, has_images, wire_messages
 from nanobot.providers.wire.stream import ChatEndpoint, EndpointSettings
@@ -209,11 +209,8 @@ class LiteLLMProvider(LLMProvider):
         if self._own_client is None or self._own_client[0] is not loop:  # connections die with the loop that made them
             from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # LiteLLM is loaded by now
 
-            from nanobot.providers.litellm_transport import LiteLLMTransport
-
-            url = self.api_base or "https://"
             connect_s = self._connect_s or self._endpoint.timeouts.connect_s
-            transport = await LiteLLMTransport.open(url, proxy=self._proxy, connect_s=connect_s)
+            transport = await _open_transport(self.api_base or "https://", self._proxy, connect_s)
             self._own_client = (loop, AsyncHTTPHandler(transport=transport))
         return self._own_client[1]
 
@@ -240,6 +237,27 @@ class LiteLLMProvider(LLMProvider):
         wait_s = retry_after_s(dict(headers)) or response.retry_after_s
         response = replace(response, status=status or 0, message=response.message or message, retry_after_s=wait_s)
         return self._endpoint.error_of(response, model)
+
+
+async def _open_transport(url: str, proxy: str | None, connect_s: float) -> Any:
+    """A transport for LiteLLM's own client, with our proxy and connect timeout."""
+    import httpx
+
+    from nanobot.net.http import connection_error_reason, proxy_for, ssl_context
+
+    class Transport(httpx.AsyncHTTPTransport):
+        """LiteLLM itself retries some connection failures, so they are raised as a type that it does not retry."""
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "connect": connect_s}
+            try:
+                return await super().handle_async_request(request)
+            except httpx.ConnectTimeout:
+                raise httpx.ReadError(f"connection error: no connection within {connect_s:g} s") from None
+            except (httpx.ConnectError, httpx.ProxyError, httpx.RemoteProtocolError) as error:
+                raise httpx.ReadError(f"connection error: {connection_error_reason(error)}") from None
+
+    return Transport(verify=await ssl_context(url), trust_env=False, proxy=proxy_for(url, proxy))
 
 
 _ERROR_TYPES: dict[str, type[ModelCallError]] = {

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from nanobot.config.paths import DataPaths
-from nanobot.config.provider_table import find_by_name
+from nanobot.config.provider_table import REPORTS_COST, find_by_name
 from nanobot.errors import BudgetExceededError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.providers.base import (
@@ -28,7 +28,6 @@ from nanobot.providers.base import (
     ignore_notice,
 )
 from nanobot.providers.errors import ProviderTimeoutError, StreamCutError
-from nanobot.providers.wire.answer import REPORTS_COST
 from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits
 from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million

@@ -24,8 +24,8 @@ from nanobot.providers.base import (
     ToolCallDelta,
     ToolCallRequest,
     call_context,
+    new_call_id,
 )
-from nanobot.providers.wire.answer import new_call_id
 
 NOTICE = (
     "(No model is set up, so I only understand simple requests. To set one up, type `nanobot onboard`, "

@@ -25,8 +25,8 @@ from nanobot.providers.accounts.oauth import LoginScreen, SignInServer, Sleep, d
 from nanobot.providers.accounts.provider import AccountProvider
 from nanobot.providers.accounts.store import Account, LoginFailedError, LoginNeededError
 from nanobot.providers.base import ModelRequest
+from nanobot.providers.endpoint import Timeouts
 from nanobot.providers.errors import ModelCallError
-from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire.chat import ChatCall
 from nanobot.providers.wire.responses import ResponsesCall
 from nanobot.providers.wire.rows import has_images

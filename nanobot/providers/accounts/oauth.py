@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from nanobot.net.http import is_loopback
 from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.store import LoginFailedError, LoginNeededError
-from nanobot.providers.endpoint import Endpoint
+from nanobot.providers.endpoint import Endpoint, Timeouts
 from nanobot.providers.error_patterns import retry_after_s
 from nanobot.providers.errors import (
     ConnectionFailedError,
@@ -27,7 +27,6 @@ from nanobot.providers.errors import (
     RateLimitedError,
     kind_of_status,
 )
-from nanobot.providers.limits import Timeouts
 from nanobot.security.secrets import learn_secrets
 
 Sleep = Callable[[float], Awaitable[None]]

@@ -31,7 +31,7 @@ from nanobot.providers.accounts.oauth import (
 from nanobot.providers.accounts.provider import AccountProvider
 from nanobot.providers.accounts.store import Account, LoginFailedError
 from nanobot.providers.base import ModelRequest, call_context
-from nanobot.providers.limits import Timeouts
+from nanobot.providers.endpoint import Timeouts
 from nanobot.providers.wire.responses import ResponsesCall, conversation_key
 from nanobot.security.secrets import learn_secrets
 

@@ -10,8 +10,8 @@ from nanobot.config.provider_table import spec_for
 from nanobot.providers.accounts.store import Account, AccountStore, AccountTokens, LoginNeededError, command_name
 from nanobot.providers.base import Delta, ModelRequest
 from nanobot.providers.custom_provider import EndpointProvider
+from nanobot.providers.endpoint import Timeouts
 from nanobot.providers.errors import AuthenticationError, ModelCallError
-from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire.stream import ChatEndpoint, EndpointSettings, WireCall
 from nanobot.utils.clock import Clock
 

@@ -18,8 +18,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 from nanobot.messages.types import ToolSchema
-from nanobot.providers.base import Delta, Finished, TextDelta, ToolCallDelta, ToolCallRequest, parse_arguments
-from nanobot.providers.wire.answer import new_call_id
+from nanobot.providers.base import (
+    Delta,
+    Finished,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallRequest,
+    new_call_id,
+    parse_arguments,
+)
 from nanobot.utils.text import repair_json
 
 _TAGS = (
