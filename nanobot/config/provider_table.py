@@ -1,13 +1,20 @@
-"""The table of providers: everything about a provider that does not require loading it. `provider_match` chooses."""
+"""The table of providers: everything about a provider that does not require loading it, and which one serves a model.
+
+A provider is chosen in this order: an explicit one; the model's prefix; its keywords; a key in the config, gateways
+first; a key in the environment. Local servers and the offline provider follow in providers/factory.py.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from nanobot.config.keypath import camel
+
+if TYPE_CHECKING:
+    from nanobot.config.schema import ProviderConfig
 
 AUTO = "auto"
 DEFAULT_MODEL = "anthropic/claude-opus-4-5"
@@ -246,7 +253,7 @@ def spec_for(name: str) -> ProviderSpec:
 
 def find_by_model(model: str) -> ProviderSpec | None:
     """The provider that a model name suggests, by prefix or keywords, regardless of keys."""
-    return next(chain(by_prefix(model), by_keywords(model)), None)
+    return next(chain(_by_prefix(model), _by_keywords(model)), None)
 
 
 def find_by_key(key: str) -> ProviderSpec | None:
@@ -261,14 +268,67 @@ def wire_model(spec: ProviderSpec, model: str) -> str:
     return rest if slash and rest and plain_name(prefix) == plain_name(spec.name) else model
 
 
-def by_prefix(model: str) -> Iterator[ProviderSpec]:
+def _by_prefix(model: str) -> Iterator[ProviderSpec]:
     """The provider named before the first slash, if any."""
     prefix, slash, _ = model.partition("/")
     spec = find_by_name(prefix) if slash else None
     return iter([spec] if spec else [])
 
 
-def by_keywords(model: str) -> Iterator[ProviderSpec]:
+def _by_keywords(model: str) -> Iterator[ProviderSpec]:
     """The providers whose keywords occur in the model name."""
     words = re.split(r"[^a-z0-9]+", model.lower())
     return (spec for spec in PROVIDERS if any(word.startswith(key) for word in words for key in spec.keywords))
+
+
+Reason = Literal["explicit", "prefix", "keyword", "key", "environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderMatch:
+    """The chosen provider, the model in the owner's notation, and the reason."""
+
+    spec: ProviderSpec
+    model: str
+    reason: Reason
+    explanation: str
+
+    @property
+    def wire_model(self) -> str:
+        """The model name to send."""
+        return wire_model(self.spec, self.model)
+
+
+def match_provider(
+    model: str, provider: str, sections: "Mapping[str, ProviderConfig]", environ: Mapping[str, str]
+) -> ProviderMatch | None:
+    """The provider that serves the model; None if neither config nor environment names one. Pure.
+
+    `sections` are the providers of the config by name. The default model is not a choice: a provider that was found by
+    its key alone, and is not a gateway, uses its own default model.
+    """
+
+    def is_configured(spec: ProviderSpec) -> bool:
+        section = sections.get(spec.name)
+        if section is None or spec.is_oauth:
+            return False
+        return bool(section.api_key) or (not spec.needs_key and bool(section.api_base))
+
+    if provider and provider != AUTO:
+        return ProviderMatch(spec_for(provider), model, "explicit", f"agents.defaults.provider is {provider}")
+    prefix, slash, _ = model.partition("/")
+    named = next(_by_prefix(model), spec_for(prefix) if slash and prefix in sections else None)
+    if named and (named.is_local or named.is_oauth or named.brings_credentials or is_configured(named)):
+        return ProviderMatch(named, model, "prefix", f"the model begins with {prefix}/")
+    for spec in filter(is_configured, _by_keywords(model)):
+        return ProviderMatch(spec, model, "keyword", f"the model's name is one of {spec.display_name}")
+    for spec in filter(is_configured, sorted(PROVIDERS, key=lambda spec: not spec.is_gateway)):
+        chosen_model = (spec.default_model or model) if model == DEFAULT_MODEL else model
+        return ProviderMatch(spec, chosen_model, "key", f"providers.{spec.config_key} is set up")
+    candidates = [*_by_prefix(model), *_by_keywords(model)]
+    for spec in (*candidates, *PROVIDERS):
+        if spec.env_key(environ) and spec.default_model:
+            keeps_model = spec in candidates or (spec.is_gateway and model != DEFAULT_MODEL)
+            explanation = f"{spec.env_variable(environ)} is in the environment"
+            return ProviderMatch(spec, model if keeps_model else spec.default_model, "environment", explanation)
+    return None

@@ -17,8 +17,15 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from nanobot.config.channels import ChannelsConfig
 from nanobot.config.keypath import InvalidKeyError, KeyPath, nearest
-from nanobot.config.provider_match import ProviderMatch, match_provider
-from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_by_name, plain_name
+from nanobot.config.provider_table import (
+    AUTO,
+    DEFAULT_MODEL,
+    PROVIDERS,
+    ProviderMatch,
+    find_by_name,
+    match_provider,
+    plain_name,
+)
 from nanobot.config.section import (
     RESTRICTS,
     AnyMap,

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.config.provider_match import ProviderMatch
 from nanobot.config.provider_table import (
     DEFAULT_MODEL,
+    ProviderMatch,
     ProviderSpec,
     context_window,
     find_by_model,
