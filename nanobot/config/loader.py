@@ -288,7 +288,7 @@ def _source(path: KeyPath, loaded: LoadedFrom) -> tuple[Source, str]:
     return "file", str(loaded.file)
 
 
-# -- strict JSON: positions are computed only for errors, so valid files pay nothing ------------------------------------
+# -- strict JSON: positions are computed only for errors, so valid files pay nothing -----------------------------------
 
 
 def _parse(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:

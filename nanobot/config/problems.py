@@ -1,7 +1,8 @@
 """What is wrong with a config: keys of earlier releases, unknown keys, and values that are not allowed.
 
-The texts quote no secret. Of the keys of earlier releases of the public design, moved ones are migrated and those without
-effect are preserved. Names in the tables are camelCase; `*` matches any one name. A key includes everything below it.
+The texts quote no secret. Of the keys of earlier releases of the public design, moved ones are migrated, and those
+without effect are preserved. Names in the tables are camelCase; `*` matches any one name. A key includes everything
+below it.
 """
 
 import json

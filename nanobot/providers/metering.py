@@ -28,10 +28,9 @@ from nanobot.providers.base import (
     ignore_notice,
 )
 from nanobot.providers.errors import ProviderTimeoutError, StreamCutError
-from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits
-from nanobot.usage.ledger import SCHEMA, Ledger
+from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits, UsageReport, usage_report
+from nanobot.usage.ledger import SCHEMA, By, Ledger, UsageSum, UsageSummary, session_sums, sum_up
 from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million
-from nanobot.usage.sums import By, UsageReport, UsageSum, UsageSummary, session_sums, sum_up, usage_report
 from nanobot.usage.types import LedgerRow, Tokens
 from nanobot.utils.aio import finish, is_being_cancelled
 from nanobot.utils.clock import Clock

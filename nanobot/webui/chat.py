@@ -20,7 +20,7 @@ from nanobot.security.http_view import route
 from nanobot.session.file_format import parse_time
 from nanobot.session.types import Session
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
-from nanobot.usage.sums import turn_sums
+from nanobot.usage.ledger import turn_sums
 from nanobot.utils.database import reading
 from nanobot.webui.files import FilesView
 from nanobot.webui.services import WebServices

@@ -13,7 +13,7 @@ from nanobot.security.http_access import HttpError
 from nanobot.security.http_view import route
 from nanobot.security.secrets import redact_texts, redact_value
 from nanobot.session.types import Session
-from nanobot.usage.sums import By
+from nanobot.usage.ledger import By
 from nanobot.webui.chat import ChatView
 from nanobot.webui.services import WebServices
 from nanobot.webui.view import WebView

@@ -32,7 +32,7 @@ from nanobot.messages.types import Origin, least_trusted, text_of
 from nanobot.pairing.commands import PairingCommands
 from nanobot.providers.metering import Spending
 from nanobot.session.manager import Session, SessionManager
-from nanobot.usage.sums import format_sum
+from nanobot.usage.ledger import format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, count_noun, duration

@@ -13,7 +13,7 @@ import typer
 from nanobot.cli.common import JsonOption, Setup, print_warnings, read_setup
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cron.format import format_job, format_next, format_schedule, parse_schedule, parse_seconds
-from nanobot.cron.schedule import from_ms, seconds_between_runs
+from nanobot.cron.schedule import from_ms, seconds_between_runs, simulate
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, CronSchedule, Misfire, Notify, Run
@@ -255,7 +255,6 @@ def rehearse(
     json: JsonOption = False,
 ) -> None:
     """Simulate the schedule: what will run in the coming days. Marks collisions and clock changes."""
-    from nanobot.cron.simulate import simulate
 
     jobs = _open_jobs()
     events = list(islice(simulate(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
