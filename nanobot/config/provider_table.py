@@ -9,12 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from nanobot.config.keypath import camel
-
-if TYPE_CHECKING:
-    from nanobot.config.schema import ProviderConfig
 
 AUTO = "auto"
 DEFAULT_MODEL = "anthropic/claude-opus-4-5"
@@ -284,6 +281,13 @@ def _by_keywords(model: str) -> Iterator[ProviderSpec]:
 Reason = Literal["explicit", "prefix", "keyword", "key", "environment"]
 
 
+class ProviderSection(Protocol):
+    """What the choice depends on of `providers.<name>`."""
+
+    api_key: str
+    api_base: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderMatch:
     """The chosen provider, the model in the owner's notation, and the reason."""
@@ -300,7 +304,7 @@ class ProviderMatch:
 
 
 def match_provider(
-    model: str, provider: str, sections: "Mapping[str, ProviderConfig]", environ: Mapping[str, str]
+    model: str, provider: str, sections: Mapping[str, ProviderSection], environ: Mapping[str, str]
 ) -> ProviderMatch | None:
     """The provider that serves the model; None if neither config nor environment names one. Pure.
 

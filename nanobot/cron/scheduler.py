@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from nanobot.cron.notify import fingerprint
+from nanobot.cron.format import fingerprint
 from nanobot.cron.schedule import job_zone, missed_between, next_instant, to_ms
 from nanobot.cron.store import STILL_RUNNING, CronStore, JobFile, Runs
 from nanobot.cron.types import DAY_MS, GRACE_MS, CronError, CronJob, Misfire, Notify, Outcome, Run

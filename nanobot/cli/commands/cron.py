@@ -317,7 +317,7 @@ async def _run_in_gateway(service: CronService, job: CronJob) -> Run | None:
 async def _run_locally(jobs: CronContext, job: CronJob) -> Run | None:
     """Run the job in this process and print its answer: no channel is connected here."""
     from nanobot.agent.events import TurnOutcome  # the engine is slow to import
-    from nanobot.cron.notify import may_notify, message_for
+    from nanobot.cron.format import may_notify, message_for
     from nanobot.cron.types import Run
     from nanobot.runtime.build import build_runtime
 
