@@ -1,4 +1,4 @@
-"""Jobs as text: schedules that people write, jobs and times for people, the message of a run, and what is sent of it."""
+"""Jobs as text: schedules that people write, jobs and times for people, the message of a run, what is sent of it."""
 
 import hashlib
 import re

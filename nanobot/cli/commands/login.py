@@ -19,7 +19,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import UsageError
 from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts import github, openai
-from nanobot.providers.accounts.oauth import LoginScreen, address_problem
+from nanobot.providers.accounts.provider import LoginScreen, address_problem
 from nanobot.providers.accounts.store import Account, AccountStore, command_name
 
 LoginFunction = Callable[[str, HttpPools, LoginScreen], Awaitable[Account]]
