@@ -33,7 +33,7 @@ from nanobot.providers.errors import (
     StreamCutError,
 )
 from nanobot.providers.wire.chat import ChatReader
-from nanobot.providers.wire.rows import RequestDialect, has_images, wire_messages
+from nanobot.providers.wire.rows import RequestDialect, read_messages
 from nanobot.providers.wire.stream import ChatEndpoint, EndpointSettings
 from nanobot.providers.wire.tool_text import TextToolDeltas
 
@@ -66,17 +66,17 @@ def start_loading() -> "Future[Any]":
     global _loading
     with _loading_lock:
         if _loading is None:
-            _loading = Future()
-            _loading.set_running_or_notify_cancel()  # or a turn that is stopped while it waits would cancel it for all
-            threading.Thread(target=_load_into, args=(_loading,), name="load-litellm", daemon=True).start()
+            loading = _loading = Future()
+            loading.set_running_or_notify_cancel()  # or a turn that is stopped while it waits would cancel it for all
+
+            def load() -> None:
+                try:
+                    loading.set_result(_load())
+                except BaseException as error:  # for the callers that wait; nothing else sees it in this thread
+                    loading.set_exception(error)
+
+            threading.Thread(target=load, name="load-litellm", daemon=True).start()
         return _loading
-
-
-def _load_into(loading: "Future[Any]") -> None:
-    try:
-        loading.set_result(_load())
-    except BaseException as error:  # for the callers that wait; nothing else sees it in this thread
-        loading.set_exception(error)
 
 
 class LiteLLMProvider(LLMProvider):
@@ -169,10 +169,7 @@ class LiteLLMProvider(LLMProvider):
         endpoint, messages, tools = self._endpoint, request.messages, request.tools
         full_model = f"{self._prefix}/{request.model}" if self._prefix else request.model
         is_claude = "claude" in full_model.lower() or full_model.startswith("anthropic/")
-        if has_images(messages):
-            encoded = await asyncio.to_thread(wire_messages, messages, RequestDialect())
-        else:
-            encoded = wire_messages(messages, RequestDialect())
+        encoded = await read_messages(messages, RequestDialect())
         if is_claude:
             _restore_thinking(messages, encoded)
         effort = call_context().reasoning_effort or endpoint.reasoning_effort
@@ -293,13 +290,10 @@ def _restore_thinking(rows: Sequence[ChatMessage], messages: list[dict[str, Any]
     assistant_rows = iter([row for row in rows if row["role"] == "assistant"])
     for message in messages:
         if message["role"] == "assistant":
-            blocks = [block for block in next(assistant_rows).get("thinking_blocks") or [] if _is_signed(block)]
-            if blocks:
-                message["thinking_blocks"] = blocks
-
-
-def _is_signed(block: dict[str, Any]) -> bool:
-    return bool(block.get("signature")) or block.get("type") == "redacted_thinking"
+            blocks = next(assistant_rows).get("thinking_blocks") or []
+            signed = [block for block in blocks if block.get("signature") or block.get("type") == "redacted_thinking"]
+            if signed:
+                message["thinking_blocks"] = signed
 
 
 def _lacks_thinking(messages: list[dict[str, Any]]) -> bool:

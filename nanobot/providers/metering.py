@@ -261,7 +261,11 @@ class _MeteredCall:
         tokens, usd = (
             (Tokens.of(result.usage), result.cost_usd) if isinstance(result, LLMResponse) else (Tokens(), None)
         )
-        estimated = not tokens.total and self._was_processed(error)
+        # Whether a model read the request, as far as one can know: a rejected one or a failed connection costs nothing.
+        was_processed = self._was_sent and (
+            error is None or bool(self.emitted) or _was_stopped(error) or isinstance(error, ProviderTimeoutError)
+        )
+        estimated = not tokens.total and was_processed
         if estimated:
             tokens = Tokens(self._prompt_tokens, completion=_estimate_tokens(self.emitted))
         usd = await meter.cost(self.request.model, tokens) if usd is None else usd
@@ -272,14 +276,6 @@ class _MeteredCall:
             meter.ledger.write_soon(_row(self._row, error, tokens, usd, seconds, estimated=estimated))
             await meter.budget.notify_limits(self._reserved)
         return usd
-
-    def _was_processed(self, error: BaseException | None) -> bool:
-        """Whether a model read the request, as far as one can know: a rejected request or a failed connection costs
-        nothing.
-        """
-        if error is None or not self._was_sent:
-            return self._was_sent
-        return bool(self.emitted) or _was_stopped(error) or isinstance(error, ProviderTimeoutError)
 
 
 def _row(

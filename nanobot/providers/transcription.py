@@ -102,8 +102,10 @@ class HttpTranscriber:
                 break
             except ModelCallError as error:
                 wait = pause if error.retry_after_s is None else error.retry_after_s
-                if pause is None or wait is None or wait > _MAX_PAUSE_S or not _is_retryable(error):
+                if pause is None or wait is None or wait > _MAX_PAUSE_S:
                     raise
+                if error.try_elsewhere is not TryElsewhere.OTHER_MODEL or isinstance(error, ProviderTimeoutError):
+                    raise  # it would fail again, or has used up the full limit
                 await asyncio.sleep(wait)
         if not text:
             raise UnusableRecordingError(f"No speech could be heard in {path.name}.")
@@ -148,11 +150,6 @@ class HttpTranscriber:
 
     def _malformed(self, detail: str) -> ModelCallError:
         return self._endpoint.error(MalformedResponseError, detail, model=self.model)
-
-
-def _is_retryable(error: ModelCallError) -> bool:
-    """Whether a retry may succeed. A timeout is not retried: it has used up the full limit."""
-    return error.try_elsewhere is TryElsewhere.OTHER_MODEL and not isinstance(error, ProviderTimeoutError)
 
 
 def _read_recording(path: Path) -> tuple[str, bytes]:

@@ -271,7 +271,6 @@ class AccountProvider(EndpointProvider):
         default_model: str,
         *,
         api_base: str | None = None,
-        clock: Clock | None = None,
         **settings: Unpack[EndpointSettings],
     ) -> None:
         endpoint = ChatEndpoint.create(
@@ -284,7 +283,7 @@ class AccountProvider(EndpointProvider):
         )
         super().__init__(endpoint, default_model)
         self._has_custom_base = bool(api_base)
-        self._tokens = AccountTokens(self.name, store, self.renew, clock)
+        self._tokens = AccountTokens(self.name, store, self.renew)
 
     def notes(self) -> list[str]:
         if not (why := self._tokens.refused):

@@ -5,16 +5,14 @@ implementations. Servers deviate wherever it is vague; handled here: missing, em
 object, `function_call`, reasoning under three names or in `<think>` tags, tool calls with finish_reason "stop".
 """
 
-import asyncio
 import json
-from functools import partial
 from typing import Any
 
 from nanobot.config.provider_table import REPORTS_COST
 from nanobot.providers.base import Delta, Finished, ReasoningDelta, TextDelta, ToolCallDelta, call_context
 from nanobot.providers.endpoint import Endpoint, Facts
 from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
-from nanobot.providers.wire.rows import RequestDialect, encode, has_images, request_body, wire_messages
+from nanobot.providers.wire.rows import RequestDialect, encode, has_images, read_messages, request_body
 from nanobot.providers.wire.stream import PartialCall, Reader, WireCall, is_count, normal_usage, text_or_empty
 
 _WANT_REASONING = ("deepseek", "kimi", "moonshot", "mimo")
@@ -43,7 +41,8 @@ class ThinkSplitter:
         while self._held:
             if self._close:
                 reasoning, tag, rest = self._held.partition(self._close)
-                keep = 0 if tag else _overlap(reasoning, self._close)
+                ends = range(len(self._close) - 1, 0, -1) if not tag else ()
+                keep = next((length for length in ends if reasoning.endswith(self._close[:length])), 0)
                 out.append(ReasoningDelta(reasoning[: len(reasoning) - keep]))
                 self._held = rest if tag else reasoning[len(reasoning) - keep :]
                 if not tag:
@@ -70,11 +69,6 @@ class ThinkSplitter:
         held = held.lstrip() if self._has_reasoning and not self._close else held
         kind = ReasoningDelta if self._close else TextDelta
         return [kind(held)] if held else []
-
-
-def _overlap(text: str, tag: str) -> int:
-    """How much of the tag the text ends with."""
-    return next((length for length in range(len(tag) - 1, 0, -1) if text.endswith(tag[:length])), 0)
 
 
 class ChatReader(Reader):
@@ -264,8 +258,7 @@ class ChatCall(WireCall):
         messages = endpoint.rows.encode(request.messages, dialect)
         with_images = messages is None and dialect.images and has_images(request.messages)
         if messages is None:
-            build = partial(wire_messages, request.messages, dialect)
-            messages = encode(await asyncio.to_thread(build) if with_images else build())
+            messages = encode(await read_messages(request.messages, dialect))
         tools = endpoint.tools.encode(request.tools) if request.tools and "drop tools" not in facts else None
         droppable = [name for name in fields if name != "model"]
         droppable += ["images"] * with_images + ["reasoning_content"] * dialect.reasoning

@@ -71,12 +71,17 @@ def wire_messages(rows: Iterable[ChatMessage], dialect: RequestDialect) -> list[
     return messages
 
 
+async def read_messages(rows: Sequence[ChatMessage], dialect: RequestDialect) -> list[dict[str, Any]]:
+    """The same, in a thread if that reads files."""
+    if dialect.images and has_images(rows):
+        return await asyncio.to_thread(wire_messages, rows, dialect)
+    return wire_messages(rows, dialect)
+
+
 async def plain_messages(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
     """The rows for a third-party provider: chat completions without our own fields, runtime context included."""
     dialect = RequestDialect(reasoning=any(row.get("reasoning_content") for row in rows))
-    if has_images(rows):
-        return cast("list[ChatMessage]", await asyncio.to_thread(wire_messages, rows, dialect))
-    return cast("list[ChatMessage]", wire_messages(rows, dialect))
+    return cast("list[ChatMessage]", await read_messages(rows, dialect))
 
 
 def has_images(rows: Iterable[ChatMessage]) -> bool:
