@@ -301,8 +301,12 @@ def _parse(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
     def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) < len(pairs):
-            at, key = _first_duplicate(text)
-            fail(f'the key "{key}" occurs twice in one object. Keep one', at)
+            seen: set[KeyPath] = set()
+            for key, at in _key_positions(text):  # lazily: there may be a syntax error further down, too
+                if key in seen:
+                    name = str(key[-1]).encode("utf-8", "replace").decode()
+                    fail(f'the key "{name}" occurs twice in one object. Keep one', at)
+                seen.add(key)
         return result
 
     def parse_finite(digits: str) -> float:
@@ -338,24 +342,14 @@ def _parse(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
 
 def _line_of(text: str, path: KeyPath) -> int:
     """The line of a key in any spelling and place, or of its nearest existing parent. The text must be valid."""
-    positions = {_current_path(found): at for found, at in _key_positions(text)}
-    parents = (_current_path(path[:length]) for length in range(len(path), 0, -1))
+
+    def current(path: KeyPath) -> KeyPath:
+        path = tuple(camel(key) if isinstance(key, str) else key for key in path)
+        return MOVED.get(path, path)
+
+    positions = {current(found): at for found, at in _key_positions(text)}
+    parents = (current(path[:length]) for length in range(len(path), 0, -1))
     return text.count("\n", 0, next((positions[parent] for parent in parents if parent in positions), 0)) + 1
-
-
-def _current_path(path: KeyPath) -> KeyPath:
-    path = tuple(camel(key) if isinstance(key, str) else key for key in path)
-    return MOVED.get(path, path)
-
-
-def _first_duplicate(text: str) -> tuple[int, str]:
-    """Position and name of the first key that occurs twice; there may be a syntax error further down, too."""
-    seen: set[KeyPath] = set()
-    for path, at in _key_positions(text):
-        if path in seen:
-            return at, str(path[-1]).encode("utf-8", "replace").decode()
-        seen.add(path)
-    raise AssertionError
 
 
 def _key_positions(text: str, at: int = 0, path: KeyPath = ()) -> Generator[tuple[KeyPath, int], None, int]:

@@ -60,21 +60,15 @@ _INEFFECTIVE = {
 """Keys that have no effect here, and the warning for one that has a value."""
 
 
-def _is_legacy(path: KeyPath) -> bool:
-    """Whether an earlier release, or another client whose config was copied, may have written this key."""
-    return not _LEGACY_KEYS.isdisjoint(_spellings(path))
-
-
-def _why_unused(path: KeyPath, value: object) -> str:
-    """A warning that such a key does not do what its value asks for; empty if there is nothing to warn about."""
-    texts = (_INEFFECTIVE.get(key, "") for key in _spellings(path) if value not in (None, ""))
-    return next(filter(None, texts), "")
-
-
-def _spellings(path: KeyPath) -> tuple[str, str]:
-    """The key as it is, and with `*` for the section it is in."""
+def _legacy_warning(path: KeyPath, value: object) -> str | None:
+    """None unless an earlier release, or another client whose config was copied, may have written this key; else a
+    warning that it does not do what its value asks for, empty if there is nothing to warn about.
+    """
     *parents, key = [str(part) for part in path]
-    return ".".join([*parents, camel(key)]), ".".join([*parents[:-1], "*", camel(key)])
+    spellings = ".".join([*parents, camel(key)]), ".".join([*parents[:-1], "*", camel(key)])
+    if _LEGACY_KEYS.isdisjoint(spellings):
+        return None
+    return next((_INEFFECTIVE[key] for key in spellings if key in _INEFFECTIVE and value not in (None, "")), "")
 
 
 # `agents.defaults.memoryWindow` needs no entry: it is still in use.
@@ -117,18 +111,17 @@ class UnknownKey:
         return f" Did you mean {self.nearest}?" if self.nearest else ""
 
 
-def unknown_keys(value: Any, root: Shape) -> Iterator[UnknownKey]:
-    """Keys that are not in the schema. Keys of earlier releases and whole sections of plugins count as known."""
-    return _unknown_below(value, root, (), root)
-
-
-def _unknown_below(value: Any, shape: Shape, path: KeyPath, root: Shape) -> Iterator[UnknownKey]:
+def unknown_keys(value: Any, root: Shape, shape: Shape | None = None, path: KeyPath = ()) -> Iterator[UnknownKey]:
+    """Keys of a value, by default of the root, that are not in the schema. Keys of earlier releases and whole sections
+    of plugins count as known.
+    """
+    shape = shape or root
     for key, entry, inner in shape.entries(value):
         here = (*path, key)
         if not shape.container and key not in shape.keys:
-            if _is_legacy(here):
-                if why := _why_unused(here, entry):
-                    yield UnknownKey(here, unused=why)
+            if (warning := _legacy_warning(here, entry)) is not None:
+                if warning:
+                    yield UnknownKey(here, unused=warning)
                 continue
             guess = nearest(key, shape.keys)
             if guess or path not in _OPEN_SECTIONS or not isinstance(entry, dict):
@@ -136,7 +129,7 @@ def _unknown_below(value: Any, shape: Shape, path: KeyPath, root: Shape) -> Iter
                 yield UnknownKey(here, guess, lost_restrictions=tuple(lost))
                 continue
         if inner:
-            yield from _unknown_below(entry, inner, here, root)
+            yield from unknown_keys(entry, root, inner, here)
 
 
 def _misspelt(value: Any, shape: Shape, path: KeyPath, meant: KeyPath) -> Iterator[tuple[KeyPath, KeyPath]]:
@@ -172,7 +165,9 @@ def problems_in(error: ValidationError, tree: Mapping[str, Any]) -> list[Invalid
         if isinstance(cause, InvalidKeyError):
             path, value, expected = cause.path, MISSING, cause.problem
         elif kind == "literal_error":
-            expected = _one_of(str(context["expected"]), value)
+            names = [name.strip().strip("'") for name in str(context["expected"]).replace(" or ", ", ").split(",")]
+            guess = nearest(value, names) if isinstance(value, str) else None
+            expected = f"must be one of {', '.join(names)}" + (f" (did you mean {guess}?)" if guess else "")
         elif kind == "value_error":
             expected = detail["msg"].removeprefix("Value error, ")
             value = MISSING if isinstance(value, list) else value  # its message names the entry
@@ -208,12 +203,6 @@ def _with_value(path: KeyPath, expected: str, value: Any) -> str:
         return f"{expected}, not {'an object' if isinstance(value, dict) else 'a list'}"
     quoted = json.dumps(value, ensure_ascii=True, default=str)
     return f"{expected}, not {quoted if len(quoted) <= 60 else quoted[:57] + '...'}"
-
-
-def _one_of(expected: str, value: Any) -> str:
-    names = [name.strip().strip("'") for name in expected.replace(" or ", ", ").split(",")]
-    guess = nearest(value, names) if isinstance(value, str) else None
-    return f"must be one of {', '.join(names)}" + (f" (did you mean {guess}?)" if guess else "")
 
 
 _MESSAGES = {

@@ -80,7 +80,11 @@ def write_document(text: str, path: Path) -> None:
         make_private_folder(path.parent)
         old = path.read_bytes() if path.exists() else None
         if old is not None and old != text.encode():
-            _back_up(path, old)
+            names = [path.with_name(path.name + ending) for ending in BACKUPS]
+            for newer, older in reversed(list(itertools.pairwise(names))):
+                if newer.exists():
+                    os.replace(newer, older)
+            write_atomic(names[0], old, mode=PRIVATE_FILE)
         write_atomic(path, text, mode=PRIVATE_FILE)
         remove_stale_temps(path, older_than_s=_STALE_TEMP_S)
     except OSError as error:
@@ -89,14 +93,6 @@ def write_document(text: str, path: Path) -> None:
 
 def _storage_error(path: Path, error: OSError) -> StorageError:
     return StorageError(f"{path} cannot be written: {error.strerror or error}. The old file is unchanged.")
-
-
-def _back_up(path: Path, old: bytes) -> None:
-    names = [path.with_name(path.name + ending) for ending in BACKUPS]
-    for newer, older in reversed(list(itertools.pairwise(names))):
-        if newer.exists():
-            os.replace(newer, older)
-    write_atomic(names[0], old, mode=PRIVATE_FILE)
 
 
 def to_document(config: Config) -> dict[str, Any]:

@@ -348,8 +348,6 @@ class ExecConfig(Section):
     @field_validator("deny_patterns", "allow_patterns")
     @classmethod
     def _are_patterns(cls, value: list[str]) -> list[str]:
-        import re
-
         for pattern in value:
             try:
                 re.compile(pattern)

@@ -190,7 +190,9 @@ def instants(schedule: CronSchedule, after_ms: int, *, zone: tzinfo, anchor_ms: 
             yield due
             due += every
     else:
-        yield from map(to_ms, _matches(schedule.expr or "", from_ms(after_ms), zone))
+        expr = schedule.expr or ""
+        matches = _by_elapsed_time if _covers_every_hour(expr) else _by_wall_time
+        yield from map(to_ms, matches(expr, from_ms(after_ms), zone))
 
 
 def seconds_between_runs(schedule: CronSchedule) -> float:
@@ -280,10 +282,6 @@ def _wall_times(expr: str, start: datetime) -> Iterator[datetime]:
         return
 
 
-def _matches(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-    return _by_elapsed_time(expr, after, zone) if _covers_every_hour(expr) else _by_wall_time(expr, after, zone)
-
-
 def _by_wall_time(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
     """Each matching time of day once. The instants of increasing wall times never decrease."""
     last = after
@@ -346,8 +344,16 @@ def simulate(jobs: Sequence[CronJob], days: float, user_zone: str | None) -> Ite
             remark = f"clocks go {'forward' if by > timedelta() else 'back'} by {abs(by) // timedelta(minutes=1)} min"
             changes.append(SimulatedEvent(to_ms(change.at), zone, remark=remark))
     streams = [_runs_of(job, start_ms, end_ms, zones[job.id]) for job in jobs if job.id in zones]
-    runs = _with_collisions(heapq.merge(*streams, key=when))
-    return heapq.merge(sorted(changes, key=when), runs, key=when)
+
+    def runs() -> Iterator[SimulatedEvent]:
+        for _, group in groupby(heapq.merge(*streams, key=when), key=lambda run: run.at_ms // MINUTE_MS):
+            together = list(group)
+            names = {run.job.id: run.job.name for run in together if run.job is not None}
+            for run in together:
+                others = (name for job_id, name in names.items() if run.job is None or job_id != run.job.id)
+                yield replace(run, collides=tuple(others))
+
+    return heapq.merge(sorted(changes, key=when), runs(), key=when)
 
 
 def _runs_of(job: CronJob, start_ms: int, end_ms: int, zone: tzinfo) -> Iterator[SimulatedEvent]:
@@ -361,12 +367,3 @@ def _runs_of(job: CronJob, start_ms: int, end_ms: int, zone: tzinfo) -> Iterator
         elif job.schedule.kind == "cron" and read_wall_time(wall.replace(fold=0), zone).second is not None:
             remark = f"this hour occurs twice; {'second' if wall.fold else 'first'} time"
         yield SimulatedEvent(due, zone, job, remark)
-
-
-def _with_collisions(runs: Iterator[SimulatedEvent]) -> Iterator[SimulatedEvent]:
-    for _, group in groupby(runs, key=lambda run: run.at_ms // MINUTE_MS):
-        together = list(group)
-        names = {run.job.id: run.job.name for run in together if run.job is not None}
-        for run in together:
-            others = (name for job_id, name in names.items() if run.job is None or job_id != run.job.id)
-            yield replace(run, collides=tuple(others))

@@ -147,7 +147,11 @@ class Scheduler:
             return None
         count, before_last, last, state.next_run_at_ms = self._missed_until(job, first, now)
         late_ms = now - last if now - last > GRACE_MS else 0
-        if late_ms and not _may_run_late(job, late_ms):
+        within_s = _WITHIN_S if job.misfire_within_s is None else job.misfire_within_s
+        may_be_late = job.misfire is Misfire.RUN_ONCE or (
+            job.misfire is Misfire.RUN_IF_WITHIN and late_ms <= within_s * 1000
+        )
+        if late_ms and not may_be_late:
             reason = f"missed by {duration(late_ms / 1000)}; the job is set to {job.misfire}"
             self._skip(job, (first, last, count), reason, runs)
             job.enabled = job.enabled and job.schedule.kind != "at"
@@ -242,9 +246,3 @@ class Scheduler:
             runs.put(Run(job.id, run.at_ms, retry_ms, retry=run.retry + 1, name=job.name, outcome="waiting"))
         if job.schedule.kind == "at" and not run.manual:
             job.enabled, job.state.next_run_at_ms = False, None
-
-
-def _may_run_late(job: CronJob, late_ms: int) -> bool:
-    within_s = job.misfire_within_s if job.misfire_within_s is not None else _WITHIN_S
-    is_within = job.misfire is Misfire.RUN_IF_WITHIN and late_ms <= within_s * 1000
-    return job.misfire is Misfire.RUN_ONCE or is_within

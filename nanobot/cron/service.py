@@ -528,7 +528,14 @@ class CronService:
     async def _run(self, claimed: ClaimedRun) -> None:
         job, started_s = claimed[0], self._clock.monotonic()
         try:
-            ended = EndedRun("ran", answer=await self._call_handler(*claimed))
+            if self.on_job is None:
+                raise JobSkippedError("this service has no job handler")
+            arguments: tuple[object, ...] = claimed
+            try:
+                inspect.signature(self.on_job).bind(*arguments)
+            except TypeError:
+                arguments = (job,)
+            ended = EndedRun("ran", answer=await self.on_job(*arguments))
         except JobSkippedError as skipped:
             ended = EndedRun("skipped", str(skipped))
         except Exception as error:  # any error of a job is the result of its run
@@ -540,15 +547,6 @@ class CronService:
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - started_s) * 1000))
         self._unrecorded.append((claimed, ended))
         await finish(self._record_ended())
-
-    def _call_handler(self, job: CronJob, run: Run) -> Awaitable[str | None]:
-        if self.on_job is None:
-            raise JobSkippedError("this service has no job handler")
-        try:
-            inspect.signature(self.on_job).bind(job, run)
-        except TypeError:
-            return self.on_job(job)
-        return self.on_job(job, run)
 
     async def _record_ended(self) -> None:
         """Record the runs that have ended, in one write."""

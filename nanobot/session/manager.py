@@ -296,16 +296,16 @@ class SessionManager:
         if (audience := session.audience) is not None:
             return audience
         whole = self.read(key)
-        audience = Audience(any(b'"in_group"' in head for head in self._archived_heads(key)))
-        return session.set_audience(audience.with_rows(whole.messages if whole is not None else ()))
 
-    def _archived_heads(self, key: str) -> Iterator[bytes]:
-        """Yield the first bytes of this key's archived sessions."""
-        for path in (self.folder / "archive").glob(f"{escape(stem_of(key))}-*.jsonl"):
-            with suppress(OSError), open(open_own(path, os.O_RDONLY), "rb") as file:
-                yield file.read(_HEAD)
-        for _, data in self.packed_files(f"{stem_of(key)}-"):
-            yield data[:_HEAD]
+        def archived_heads() -> Iterator[bytes]:
+            for path in (self.folder / "archive").glob(f"{escape(stem_of(key))}-*.jsonl"):
+                with suppress(OSError), open(open_own(path, os.O_RDONLY), "rb") as file:
+                    yield file.read(_HEAD)
+            for _, data in self.packed_files(f"{stem_of(key)}-"):
+                yield data[:_HEAD]
+
+        audience = Audience(any(b'"in_group"' in head for head in archived_heads()))
+        return session.set_audience(audience.with_rows(whole.messages if whole is not None else ()))
 
     def read(self, path_or_key: Path | str) -> Session | None:
         """Load a complete session for inspection, live or archived; None if there is none."""

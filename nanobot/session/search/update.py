@@ -152,15 +152,6 @@ class SearchableText:
     turn_id: str = ""
 
 
-def message_in(row: Row, key: str) -> SearchableText | None:
-    """Return what of a session's row is searchable."""
-    text = searchable_text(row)
-    if not text:
-        return None
-    time = seconds_of(row.get("timestamp"))
-    return SearchableText(time, str(row["role"]), text, trust_in(row, key), str(row.get("turn_id") or ""))
-
-
 def searchable_text(row: Row) -> str:
     """Return the searchable text of a message; empty if it has none."""
     role = row.get("role")
@@ -187,12 +178,17 @@ def _sent_texts(calls: object) -> Iterator[str]:
 
 def entries_in(data: bytes, name: str, changed: float) -> Iterator[SearchableText]:
     """Yield the entries of a memory file: those of a log with their stamps, else paragraphs with the file's date."""
+
+    def entry(time: float, text: str) -> SearchableText:
+        marks = (kind for kind, mark in IN_PART.items() if mark in text)
+        return SearchableText(time, "memory", text, least_trusted([Provenance.FILE, *marks]))
+
     if name == OLD_LOG:
         for row in json_objects(data):
             if isinstance(content := row.get("content"), str) and content.strip():
                 stamp = row.get("timestamp")
                 text = f"{stamp}\n{content}" if isinstance(stamp, str) else content
-                yield _entry(seconds_of(stamp), text.strip())
+                yield entry(seconds_of(stamp), text.strip())
         return
     day = _DAY.fullmatch(name.removesuffix(".md"))
     time = seconds_of(day[0]) if day else changed
@@ -203,13 +199,7 @@ def entries_in(data: bytes, name: str, changed: float) -> Iterator[SearchableTex
         if stamped := _STAMP.match(text):
             time = seconds_of(f"{stamped[1]}T{stamped[2]}")
         if text and not text.startswith("#"):
-            yield _entry(time, text)
-
-
-def _entry(time: float, text: str) -> SearchableText:
-    """Return an entry of the memory, trusted according to its own marks."""
-    marks = (kind for kind, mark in IN_PART.items() if mark in text)
-    return SearchableText(time, "memory", text, least_trusted([Provenance.FILE, *marks]))
+            yield entry(time, text)
 
 
 def seconds_of(timestamp: object) -> float:
@@ -306,7 +296,11 @@ class IndexUpdate:
                 stamp = source.member_stamp or stamp_of(os.fstat(opened.fileno()))
                 if stamp.partition(":")[0] != inode:  # replaced meanwhile, perhaps by a link to another chat's memory
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-                file = before or self._add_file(source)
+                file = before or IndexedFile(
+                    self._db.execute("INSERT INTO files (data) VALUES ('')").lastrowid or 0,
+                    source,
+                    "" if source.is_memory else key_of(source.stem),
+                )
                 is_continued = (
                     _tail_of(opened, file.read_to) == file.tail and opened.seek(0, os.SEEK_END) > file.read_to
                 )
@@ -362,10 +356,6 @@ class IndexUpdate:
     def _load_files(self) -> list[IndexedFile]:
         return [codec.from_json(IndexedFile, data) for (data,) in self._db.execute("SELECT data FROM files")]
 
-    def _add_file(self, source: IndexSource) -> IndexedFile:
-        number = self._db.execute("INSERT INTO files (data) VALUES ('')").lastrowid
-        return IndexedFile(int(number or 0), source, "" if source.is_memory else key_of(source.stem))
-
 
 def make_tables(db: sqlite3.Connection) -> None:
     """Prepare a connection, and create the tables if they are missing or of another version."""
@@ -405,8 +395,9 @@ def _messages_in(file: IndexedFile, data: bytes) -> Iterator[SearchableText]:
                 file.scopes.add(str(row.get("scope", "")))
                 if row.get("sender_id") and row.get("origin", Origin.USER) == Origin.USER:
                     file.senders.add(str(row["sender_id"]))
-            if entry := message_in(row, file.key):
-                yield entry
+            if text := searchable_text(row):
+                trust, turn_id = trust_in(row, file.key), str(row.get("turn_id") or "")
+                yield SearchableText(seconds_of(row.get("timestamp")), str(row["role"]), text, trust, turn_id)
 
 
 def _next_lines(opened: BinaryIO, file: IndexedFile) -> bytes:
