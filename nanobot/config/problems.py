@@ -58,6 +58,8 @@ _INEFFECTIVE = {
     ),
 }
 """Keys that have no effect here, and the warning for one that has a value."""
+_OPEN_SECTIONS: tuple[KeyPath, ...] = (("channels",), ("providers",), ("plugins",))
+"""Sections that may have whole sections of plugins or custom endpoints."""
 
 
 def _legacy_warning(path: KeyPath, value: object) -> str | None:
@@ -89,10 +91,6 @@ def migrate(tree: Mapping[str, Any]) -> dict[str, Any]:
                 put(result, new, value)
             drop(result, old)
     return result
-
-
-_OPEN_SECTIONS: tuple[KeyPath, ...] = (("channels",), ("providers",), ("plugins",))
-"""Sections that may have whole sections of plugins or custom endpoints."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ REPORTS_COST = "openrouter"
 """The provider whose responses include their cost."""
 
 PromptCache = Literal["anthropic", "automatic", "none"]
+Reason = Literal["explicit", "prefix", "keyword", "key", "environment"]
 
 
 def plain_name(name: str) -> str:
@@ -276,9 +277,6 @@ def _by_keywords(model: str) -> Iterator[ProviderSpec]:
     """The providers whose keywords occur in the model name."""
     words = re.split(r"[^a-z0-9]+", model.lower())
     return (spec for spec in PROVIDERS if any(word.startswith(key) for word in words for key in spec.keywords))
-
-
-Reason = Literal["explicit", "prefix", "keyword", "key", "environment"]
 
 
 class ProviderSection(Protocol):

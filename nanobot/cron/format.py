@@ -24,6 +24,9 @@ _DAYS |= {str(number): name.title() for number, name in enumerate((_WEEKDAYS[6],
 _DAYS |= {name[:3]: name.title() for name in _WEEKDAYS}
 """Days of the week in a cron expression, in words."""
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
+NOTHING_TO_REPORT = "NOTHING_TO_REPORT"
+"""The model's answer for `notify: on_alert` if there is no alert."""
+_EDGES = re.compile(r"[\s`*_\"'.!]+")
 
 
 def parse_schedule(
@@ -175,11 +178,6 @@ def _format_interval(every_ms: int) -> str:
             count = every_ms // size
             return unit if count == 1 else f"{count} {unit}s"
     return f"{every_ms / 1000:g} seconds"
-
-
-NOTHING_TO_REPORT = "NOTHING_TO_REPORT"
-"""The model's answer for `notify: on_alert` if there is no alert."""
-_EDGES = re.compile(r"[\s`*_\"'.!]+")
 
 
 def message_for(job: CronJob, due: Run, user_zone: str | None = None) -> InboundMessage:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nanobot.providers.error_patterns import ErrorResponse
 
 T = TypeVar("T")
+Facts = frozenset[str]
 
 FALLBACK_FIRST_TOKEN_S = 20.0
 """First-token limit of a standard model while another can be tried; keeps the whole switch below 30 s."""
@@ -128,9 +129,6 @@ class CallLimits:
     def close(self) -> None:
         """End the call. Idempotent."""
         self._notice_timer.cancel()
-
-
-Facts = frozenset[str]
 
 
 class CapabilityStore:

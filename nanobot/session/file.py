@@ -32,6 +32,8 @@ TAIL_ROWS = 500
 TITLE_CHARS = 60
 _BLOCK = 1 << 16
 _MARK = b'"_type"'
+_SYNCS_AT_ONCE = 4
+"""The file system combines concurrent syncs: 100 files took 0.3 s one after another, and take 0.02 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,10 +293,6 @@ def _count(data: bytes) -> int:
 def _number(record: Row, name: str) -> int | None:
     value = record.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-_SYNCS_AT_ONCE = 4
-"""The file system combines concurrent syncs: 100 files took 0.3 s one after another, and take 0.02 s."""
 
 
 @dataclass(slots=True)

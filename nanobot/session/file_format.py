@@ -18,6 +18,13 @@ _UNSAFE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f\ud800-\udfff]')
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?\Z", re.IGNORECASE)
 _LONGEST = 160
 """Bytes; a name may have 255 including `.jsonl.utf-16`, a time or a hash."""
+_OBJECT = re.compile(r'\{\s*"')
+_MAX_ATTEMPTS = 1000
+"""Positions tried in one damaged line, to bound the time."""
+_PADDING = "\ufeff\x00 \t\r\n"
+_ROLES = ("system", "user", "assistant", "tool", "function")
+_COMMON_VALUES = {word: word for word in (*_ROLES, *map(str, (*Origin, *Provenance)))}
+"""Values that occur in most rows."""
 
 
 def stem_of(key: str) -> str:
@@ -51,15 +58,6 @@ def is_temporary(key: str) -> bool:
 
 def _hash(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-
-
-_OBJECT = re.compile(r'\{\s*"')
-_MAX_ATTEMPTS = 1000
-"""Positions tried in one damaged line, to bound the time."""
-_PADDING = "\ufeff\x00 \t\r\n"
-_ROLES = ("system", "user", "assistant", "tool", "function")
-_COMMON_VALUES = {word: word for word in (*_ROLES, *map(str, (*Origin, *Provenance)))}
-"""Values that occur in most rows."""
 
 
 def _intern_strings(row: Row) -> Row:

@@ -25,6 +25,12 @@ from nanobot.utils.text import decode as decode_text
 
 CALL_CHARS, RESULT_CHARS = 100, 160
 SPEAKERS = {"user": "You", "assistant": "nanobot"}
+_ROLES = ("user", "assistant", "tool")
+_PROMPTS = ("system", "developer")
+_NOT_PORTABLE = frozenset({"window", *ORIGINAL_KEYS})
+"""Session metadata that refers to rows of the original file or to work in progress."""
+_NO_ANSWER = {"role": "assistant", "content": "(No answer: it was cut off there.)", "error": "stopped"}
+EXPECTED = "a session file (JSON lines, as `nanobot sessions export` writes it) or a JSON list of chat messages"
 
 
 class _Entry(NamedTuple):
@@ -109,14 +115,6 @@ def _truncate(text: str, limit: int) -> str:
 
 def _in_one_line(text: str) -> str:
     return " ".join("".join(char for char in text if char.isprintable() or char.isspace()).split())
-
-
-_ROLES = ("user", "assistant", "tool")
-_PROMPTS = ("system", "developer")
-_NOT_PORTABLE = frozenset({"window", *ORIGINAL_KEYS})
-"""Session metadata that refers to rows of the original file or to work in progress."""
-_NO_ANSWER = {"role": "assistant", "content": "(No answer: it was cut off there.)", "error": "stopped"}
-EXPECTED = "a session file (JSON lines, as `nanobot sessions export` writes it) or a JSON list of chat messages"
 
 
 class NotAConversationError(NanobotError):

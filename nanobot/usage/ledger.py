@@ -43,6 +43,7 @@ _WRITE = (  # the columns of keys and indexes never change: those are left alone
     f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = :{name}' for name in _COLUMNS if name not in ('id', 'sent_at'))}"
 )
 _MAX_UNWRITTEN = 10_000
+By = Literal["day", "model", "provider", "session", "cause"]
 
 
 class Ledger:
@@ -103,9 +104,6 @@ def write_calls(db: "Connection", rows: list[LedgerRow]) -> None:
             for row in rows
         ],
     )
-
-
-By = Literal["day", "model", "provider", "session", "cause"]
 
 
 @dataclass(slots=True)

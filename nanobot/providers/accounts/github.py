@@ -51,6 +51,13 @@ EDITOR_HEADERS = {
 """Copilot serves only editors and accepts only names it knows."""
 _EXPIRY_MARGIN_S = 60.0
 """How much longer a token is valid than `refresh_in`, after which it should be renewed."""
+_SLOW_DOWN_S = 5.0
+"""Added to the interval when the server says slow_down (RFC 8628, 3.5)."""
+_DEVICE_ERRORS = {
+    "access_denied": "The login was refused on the page.",
+    "expired_token": "The code expired before it was typed.",
+}
+Sleep = Callable[[float], Awaitable[None]]
 
 
 def api_url(host: str) -> str:
@@ -60,15 +67,6 @@ def api_url(host: str) -> str:
     if name == "github.com" or name.endswith(".ghe.com"):
         return f"{parts.scheme}://api.{name}"
     return f"{host}/api/v3"
-
-
-Sleep = Callable[[float], Awaitable[None]]
-_SLOW_DOWN_S = 5.0
-"""Added to the interval when the server says slow_down (RFC 8628, 3.5)."""
-_DEVICE_ERRORS = {
-    "access_denied": "The login was refused on the page.",
-    "expired_token": "The code expired before it was typed.",
-}
 
 
 async def _device_login(server: SignInServer, host: str, screen: LoginScreen, sleep: Sleep) -> str:

@@ -36,6 +36,10 @@ CLIENT_ID = "app_EMoamEEZ73f0CkXaXp7hrann"
 _REDIRECT_PATH = "/auth/callback"
 _AUTH_CLAIMS = "https://api.openai.com/auth"
 _PROFILE_CLAIMS = "https://api.openai.com/profile"
+_MAX_REQUEST_BYTES = 32 * 1024
+_READ_S = 10.0
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>nanobot</title>
+<body style="font-family: system-ui; margin: 15vh auto; max-width: 32em"><h1>nanobot</h1><p>{text}</p></body></html>"""
 
 
 def redirect_ports(issuer: str) -> tuple[int, ...]:
@@ -59,12 +63,6 @@ def _authorization_url(issuer: str, redirect_uri: str, verifier: str, state: str
         "originator": "nanobot",
     }
     return f"{issuer}/oauth/authorize?{urlencode(params, quote_via=quote)}"
-
-
-_MAX_REQUEST_BYTES = 32 * 1024
-_READ_S = 10.0
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>nanobot</title>
-<body style="font-family: system-ui; margin: 15vh auto; max-width: 32em"><h1>nanobot</h1><p>{text}</p></body></html>"""
 
 
 class UnexpectedCallbackError(ValueError):

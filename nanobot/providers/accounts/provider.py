@@ -40,6 +40,10 @@ from nanobot.providers.wire.stream import ChatEndpoint, EndpointSettings, WireCa
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 
+log = logging.getLogger(__name__)
+MARGIN_S = 120.0
+"""How long before its expiry a token is renewed: a call may take a while to be sent."""
+
 
 class LoginScreen(Protocol):
     """A person's terminal, with a browser if there is one."""
@@ -161,12 +165,6 @@ def address_problem(address: str) -> str:
     if parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)):
         return ""
     return "it must begin with https://"
-
-
-MARGIN_S = 120.0
-"""How long before its expiry a token is renewed: a call may take a while to be sent."""
-
-log = logging.getLogger(__name__)
 
 
 class AccountTokens:

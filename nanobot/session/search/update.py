@@ -42,6 +42,8 @@ from nanobot.session.search.query import fold
 from nanobot.utils import codec
 from nanobot.utils.text import escape_surrogates, json_objects
 
+log = logging.getLogger(__name__)
+
 SEARCH_TOOL = "session_search"
 OLD_LOG = "history.jsonl"
 """The memory log of later releases of the original: one `{cursor, timestamp, content}` per line."""
@@ -57,6 +59,23 @@ _GAP = re.compile(r"\n[ \t\r]*\n")
 _MEMORY_FILE = re.compile(r"(?:MEMORY|HISTORY|ARCHIVE|SHARED|\d{4}-\d{2}(?:-\d{2})?)\.md")
 _DAY_HEADING = re.compile(r"# (\d{4}-\d{2}-\d{2})\b")
 """In the notes of a month, before those of a day."""
+_VERSION = 4
+"""Version of tables and folding; an index with another one is rebuilt."""
+_SCHEMA = """
+DROP TABLE IF EXISTS files; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS words;
+CREATE TABLE files (id INTEGER PRIMARY KEY, data TEXT NOT NULL);
+CREATE TABLE rows (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, time REAL NOT NULL, role TEXT NOT NULL,
+    text TEXT NOT NULL, trust TEXT NOT NULL, turn_id TEXT NOT NULL);
+CREATE INDEX rows_of_file ON rows (file);
+CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = 'trigram case_sensitive 1');
+"""
+_OPTIMIZE_ROWS = 20_000
+"""New rows after which the index is optimised, which makes it small and fast."""
+_BLOCK = 1 << 18
+_TAIL = 256
+_PAUSE_S = 0.0005
+"""Pause between two blocks, so that other threads get the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,27 +233,6 @@ def trust_in(row: Row, key: str) -> Provenance:
     """Return the trust of a message and its turn; for old messages, by their kind."""
     marks = [str(row[name]) for name in ("provenance", "own_provenance") if row.get(name)]
     return least_trusted(marks) if marks else stored_provenance(row, key)
-
-
-log = logging.getLogger(__name__)
-
-_VERSION = 4
-"""Version of tables and folding; an index with another one is rebuilt."""
-_SCHEMA = """
-DROP TABLE IF EXISTS files; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS words;
-CREATE TABLE files (id INTEGER PRIMARY KEY, data TEXT NOT NULL);
-CREATE TABLE rows (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, time REAL NOT NULL, role TEXT NOT NULL,
-    text TEXT NOT NULL, trust TEXT NOT NULL, turn_id TEXT NOT NULL);
-CREATE INDEX rows_of_file ON rows (file);
-CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = 'trigram case_sensitive 1');
-"""
-_OPTIMIZE_ROWS = 20_000
-"""New rows after which the index is optimised, which makes it small and fast."""
-_BLOCK = 1 << 18
-_TAIL = 256
-_PAUSE_S = 0.0005
-"""Pause between two blocks, so that other threads get the interpreter."""
 
 
 class IndexUpdate:
