@@ -279,12 +279,7 @@ class CronService:
         return job
 
     def change_job(
-        self,
-        job_id: str,
-        *,
-        name: str | None = None,
-        message: str | None = None,
-        schedule: CronSchedule | None = None,
+        self, job_id: str, *, name: str | None = None, message: str | None = None, schedule: CronSchedule | None = None
     ) -> CronJob | None:
         """Change what a job does and when; what is None stays. None if there is none. Raises CronError if it could
         never run.

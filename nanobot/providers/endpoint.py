@@ -200,12 +200,7 @@ class Endpoint:
 
     @classmethod
     def configured(
-        cls,
-        spec: ProviderSpec,
-        section: "ProviderConfig | None",
-        environ: Mapping[str, str],
-        *,
-        total_s: float,
+        cls, spec: ProviderSpec, section: "ProviderConfig | None", environ: Mapping[str, str], *, total_s: float
     ) -> "Endpoint | None":
         """The endpoint of a provider with its section of the config; None without an address, or without a key that it
         needs.

@@ -313,11 +313,7 @@ class ProviderChains:
     async def _choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
         """The provider with a meter, and the breaker that it shares."""
         chosen = await choose_provider(
-            config,
-            model=model,
-            environ=self._environ,
-            state_dir=self._state_dir,
-            local_servers=self._local_servers,
+            config, model=model, environ=self._environ, state_dir=self._state_dir, local_servers=self._local_servers
         )
         key = (chosen.name, chosen.provider.api_base, chosen.model)
         breaker = self._breakers.setdefault(key, Breaker(self._monotonic))

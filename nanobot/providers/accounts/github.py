@@ -22,12 +22,7 @@ from urllib.parse import urlsplit
 
 from nanobot.messages.types import is_synthetic
 from nanobot.net.pools import HttpPools
-from nanobot.providers.accounts.provider import (
-    AccountProvider,
-    AuthorityUnreachableError,
-    LoginScreen,
-    SignInServer,
-)
+from nanobot.providers.accounts.provider import AccountProvider, AuthorityUnreachableError, LoginScreen, SignInServer
 from nanobot.providers.accounts.store import Account, LoginFailedError, LoginNeededError
 from nanobot.providers.base import ModelRequest
 from nanobot.providers.endpoint import Timeouts

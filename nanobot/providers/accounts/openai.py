@@ -151,12 +151,7 @@ async def _callback_server(state: str, ports: Sequence[int], code: "asyncio.Futu
 
 
 async def log_in(
-    issuer: str,
-    pools: HttpPools,
-    screen: LoginScreen,
-    *,
-    ports: Sequence[int] | None = None,
-    timeout_s: float = 600.0,
+    issuer: str, pools: HttpPools, screen: LoginScreen, *, ports: Sequence[int] | None = None, timeout_s: float = 600.0
 ) -> Account:
     """Log in with a local browser, or a remote one whose final address the user pastes. Raises LoginFailedError.
 
