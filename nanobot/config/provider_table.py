@@ -205,38 +205,21 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
 _BY_NAME = {plain_name(spec.name): spec for spec in PROVIDERS}
 
 # Context windows in tokens, the most specific name first; the smallest of each family.
-CONTEXT_WINDOWS: tuple[tuple[str, int], ...] = (
-    ("claude", 200_000),
-    ("gpt-5", 400_000),
-    ("gpt-4.1", 1_047_576),
-    ("gpt-4o", 128_000),
-    ("gpt-oss", 131_072),
-    ("o1", 200_000),
-    ("o3", 200_000),
-    ("o4", 200_000),
-    ("gemini", 1_048_576),
-    ("deepseek", 128_000),
-    ("kimi-k3", 1_048_576),
-    ("kimi-k2.5", 262_144),
-    ("kimi-k2", 131_072),
-    ("glm-5", 200_000),
-    ("glm-4.6", 200_000),
-    ("glm-4.5", 131_072),
-    ("qwen-plus", 131_072),
-    ("qwen-turbo", 131_072),
-    ("qwen3-coder-plus", 262_144),
-    ("minimax-m3", 1_000_000),
-    ("minimax-m2", 196_608),
-    ("llama-3.3", 131_072),
-    ("mistral-large", 131_072),
-    ("doubao-seed", 262_144),
-)
+CONTEXT_WINDOWS = {
+    "claude": 200_000, "gpt-5": 400_000, "gpt-4.1": 1_047_576, "gpt-4o": 128_000, "gpt-oss": 131_072, "o1": 200_000,
+    "o3": 200_000, "o4": 200_000, "gemini": 1_048_576, "deepseek": 128_000, "kimi-k3": 1_048_576,
+    "kimi-k2.5": 262_144, "kimi-k2": 131_072, "glm-5": 200_000, "glm-4.6": 200_000, "glm-4.5": 131_072,
+    "qwen-plus": 131_072, "qwen-turbo": 131_072, "qwen3-coder-plus": 262_144, "minimax-m3": 1_000_000,
+    "minimax-m2": 196_608, "llama-3.3": 131_072, "mistral-large": 131_072, "doubao-seed": 262_144,
+}  # fmt: skip
 
 
 def context_window(model: str) -> int:
     """The context window in tokens, by model family; a conservative default for unknown families."""
     name = model.rsplit("/", 1)[-1].lower()
-    return next((tokens for family, tokens in CONTEXT_WINDOWS if name.startswith(family)), DEFAULT_CONTEXT_WINDOW)
+    return next(
+        (tokens for family, tokens in CONTEXT_WINDOWS.items() if name.startswith(family)), DEFAULT_CONTEXT_WINDOW
+    )
 
 
 def find_by_name(name: str) -> ProviderSpec | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from nanobot.cron.format import fingerprint
 from nanobot.cron.schedule import job_zone, missed_between, next_instant, to_ms
@@ -39,20 +39,20 @@ class EndedRun:
     retry_in_s: float | None = None
 
 
+@dataclass(eq=False, slots=True)
 class Scheduler:
     """Decides on the jobs of a store, for one process."""
 
-    def __init__(self, store: CronStore, clock: Clock, timezone: str | None, was_started: WasStarted | None) -> None:
-        self.timezone = timezone
-        self.running: set[str] = set()
-        """Ids of the jobs that run in this process."""
-        self.failed: dict[str, str] = {}
-        """Why the jobs, by id, could not be scheduled in the last round."""
-        self.only: Callable[[CronJob], bool] | None = None
-        """Which jobs this process runs; None for all."""
-        self._store = store
-        self._clock = clock
-        self._was_started = was_started
+    _store: CronStore
+    _clock: Clock
+    timezone: str | None
+    _was_started: WasStarted | None
+    running: set[str] = field(default_factory=set)
+    """Ids of the jobs that run in this process."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Why the jobs, by id, could not be scheduled in the last round."""
+    only: Callable[[CronJob], bool] | None = None
+    """Which jobs this process runs; None for all."""
 
     def now_ms(self) -> int:
         return to_ms(self._clock.now())

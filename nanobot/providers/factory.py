@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -250,27 +250,19 @@ def no_meter(provider: LLMProvider, name: str) -> LLMProvider:
     return provider
 
 
+@dataclass(eq=False, slots=True)
 class ProviderChains:
     """Builds the providers of one bot's sessions. They share their breakers: a failing model is paused for everyone."""
 
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        state_dir: Path | None = None,
-        *,
-        add_meter: AddMeter = no_meter,
-        local_servers: Sequence[LocalServer] | None = None,
-        sleep: Sleep = asyncio.sleep,
-        monotonic: Monotonic = time.monotonic,
-    ) -> None:
-        """`local_servers` are probed if nothing is configured; None means the default ones."""
-        self._environ = environ
-        self._state_dir = state_dir
-        self._add_meter = add_meter
-        self._local_servers = local_servers
-        self._sleep = sleep
-        self._monotonic = monotonic
-        self._breakers: dict[tuple[str, str | None, str], Breaker] = {}
+    environ: Mapping[str, str]
+    state_dir: Path | None = None
+    _: KW_ONLY
+    add_meter: AddMeter = no_meter
+    local_servers: Sequence[LocalServer] | None = None
+    """Probed if nothing is configured; None means the default ones."""
+    sleep: Sleep = asyncio.sleep
+    monotonic: Monotonic = time.monotonic
+    _breakers: dict[tuple[str, str | None, str], Breaker] = field(default_factory=dict, init=False)
 
     async def choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
         """The provider of this model, or of the active one if none is given, followed by the config's fallback models.
@@ -281,7 +273,7 @@ class ProviderChains:
         chosen = await self._choose(config, model)
         candidates = [Candidate.ready(chosen), *self._fallbacks(config, model)]
         retries = None if config.agents.defaults.provider_retry_mode == "persistent" else RETRIES
-        provider = ResilientProvider(candidates, retries=retries, sleep=self._sleep, monotonic=self._monotonic)
+        provider = ResilientProvider(candidates, retries=retries, sleep=self.sleep, monotonic=self.monotonic)
         return replace(chosen, provider=provider)
 
     def _fallbacks(self, config: "Config", model: str | None) -> Iterator[Candidate]:
@@ -313,11 +305,11 @@ class ProviderChains:
     async def _choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
         """The provider with a meter, and the breaker that it shares."""
         chosen = await choose_provider(
-            config, model=model, environ=self._environ, state_dir=self._state_dir, local_servers=self._local_servers
+            config, model=model, environ=self.environ, state_dir=self.state_dir, local_servers=self.local_servers
         )
         key = (chosen.name, chosen.provider.api_base, chosen.model)
-        breaker = self._breakers.setdefault(key, Breaker(self._monotonic))
-        return replace(chosen, provider=self._add_meter(chosen.provider, chosen.name), breaker=breaker)
+        breaker = self._breakers.setdefault(key, Breaker(self.monotonic))
+        return replace(chosen, provider=self.add_meter(chosen.provider, chosen.name), breaker=breaker)
 
 
 def with_preset(config: "Config", name: str) -> "Config":

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from nanobot.config.paths import DataPaths
@@ -173,7 +173,9 @@ class MeteredProvider(LLMProvider):
             max_usd = await self._max_usd(request.model, prompt_tokens, reply_tokens) if in_dollars else None
             reserved = replace(reserved, prompt_tokens=prompt_tokens, max_tokens=reply_tokens, max_usd=max_usd)
         await self.budget.reserve(reserved)
-        return _MeteredCall(self, request, prompt_tokens, reserved, self._new_row(request.model))
+        return _MeteredCall(
+            self, request, prompt_tokens, reserved, self._new_row(request.model), self.clock.monotonic()
+        )
 
     async def _max_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
         """The maximum cost of a call; None if it does not count for limits in dollars.
@@ -224,27 +226,20 @@ class MeteredProvider(LLMProvider):
         }
 
 
+@dataclass(eq=False, slots=True)
 class _MeteredCall:
     """One request and its row."""
 
-    def __init__(
-        self,
-        meter: MeteredProvider,
-        request: ModelRequest,
-        prompt_tokens: int,
-        reserved: BudgetedCall,
-        row: dict[str, object],
-    ) -> None:
-        self.request = request
-        self.emitted: list[Delta] = []
-        self._meter = meter
-        self._prompt_tokens = prompt_tokens
-        self._reserved = reserved
-        self._row = row
-        self._started = meter.clock.monotonic()
-        self._was_sent = False
-        self._result: LLMResponse | BaseException | None = None
-        self._ended = False
+    _meter: MeteredProvider
+    request: ModelRequest
+    _prompt_tokens: int
+    _reserved: BudgetedCall
+    _row: dict[str, object]
+    _started: float
+    emitted: list[Delta] = field(default_factory=list)
+    _was_sent: bool = False
+    _result: LLMResponse | BaseException | None = None
+    _ended: bool = False
 
     async def write_unfinished(self) -> None:
         """Write the row of the request that is about to be sent: it stays if the process is killed."""

@@ -79,16 +79,14 @@ _CHAT_ERRORS = (InvalidRequestError, ContextOverflowError, ContentFilteredError,
 """Errors whose advice is written for chat models and would be wrong here."""
 
 
+@dataclass(frozen=True, slots=True)
 class HttpTranscriber:
     """A model at an endpoint with OpenAI's `audio/transcriptions`."""
 
-    def __init__(
-        self, endpoint: Endpoint, model: str, language: str | None = None, pauses_s: Sequence[float] = _PAUSES_S
-    ) -> None:
-        self.model = model
-        self._endpoint = endpoint
-        self._language = language
-        self._pauses_s = pauses_s
+    endpoint: Endpoint
+    model: str
+    language: str | None = None
+    pauses_s: Sequence[float] = _PAUSES_S
 
     async def transcribe(self, path: Path) -> str:
         """The spoken text of this file, never empty. Transient failures are retried once for each entry of `pauses_s`.
@@ -96,7 +94,7 @@ class HttpTranscriber:
         Raises ProviderError. Cancelling closes the connection.
         """
         name, data = await asyncio.to_thread(_read_recording, path)
-        for pause in (*self._pauses_s, None):
+        for pause in (*self.pauses_s, None):
             try:
                 text = await self._send(name, data)
                 break
@@ -112,10 +110,10 @@ class HttpTranscriber:
         return text
 
     async def _send(self, name: str, data: bytes) -> str:
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         fields = {"model": self.model, "response_format": "json"}
-        if self._language:
-            fields["language"] = self._language
+        if self.language:
+            fields["language"] = self.language
         boundary = secrets.token_hex(16)
         head = "".join(
             f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
@@ -149,7 +147,7 @@ class HttpTranscriber:
         raise self._malformed(f"no text in it: {json.dumps(answer)[:100]}")
 
     def _malformed(self, detail: str) -> ModelCallError:
-        return self._endpoint.error(MalformedResponseError, detail, model=self.model)
+        return self.endpoint.error(MalformedResponseError, detail, model=self.model)
 
 
 def _read_recording(path: Path) -> tuple[str, bytes]:

@@ -59,14 +59,14 @@ _GAP = re.compile(r"\n[ \t\r]*\n")
 _MEMORY_FILE = re.compile(r"(?:MEMORY|HISTORY|ARCHIVE|SHARED|\d{4}-\d{2}(?:-\d{2})?)\.md")
 _DAY_HEADING = re.compile(r"# (\d{4}-\d{2}-\d{2})\b")
 """In the notes of a month, before those of a day."""
-_VERSION = 4
+_VERSION = 5
 """Version of tables and folding; an index with another one is rebuilt."""
 _SCHEMA = """
 DROP TABLE IF EXISTS files; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS words;
 CREATE TABLE files (id INTEGER PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE rows (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, time REAL NOT NULL, role TEXT NOT NULL,
-    text TEXT NOT NULL, trust TEXT NOT NULL, turn_id TEXT NOT NULL);
+    turn_id TEXT NOT NULL, trust TEXT NOT NULL, text TEXT NOT NULL);
 CREATE INDEX rows_of_file ON rows (file);
 CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = 'trigram case_sensitive 1');
 """
