@@ -135,17 +135,15 @@ def format_schedule(schedule: CronSchedule, zone: tzinfo) -> str:
     if schedule.kind == "at":
         return f"once at {format_time(schedule.at_ms, zone)}"
     if schedule.kind == "every":
-        return f"every {_format_interval(schedule.every_ms or 0)}"
-    return f"{_cron_in_words(schedule.expr or '')} ({schedule.tz or zone_name(from_ms(0, zone))})"
-
-
-def _cron_in_words(expr: str) -> str:
-    """`every day at 18:00` for a time of day on every day or on days of the week; else the expression."""
-    fields = expr.split()
-    if len(fields) != 5 or not (fields[0].isdecimal() and fields[1].isdecimal()) or fields[2:4] != ["*", "*"]:
-        return f"cron {expr}"
-    day = _DAYS.get(fields[4].lower())
-    return f"every {day} at {int(fields[1]):02}:{int(fields[0]):02}" if day else f"cron {expr}"
+        every_ms = schedule.every_ms or 0
+        size, unit = next((row for row in _UNITS if every_ms >= row[0] and every_ms % row[0] == 0), (1_000, "second"))
+        return f"every {unit}" if every_ms == size else f"every {every_ms / size:.12g} {unit}s"
+    match (schedule.expr or "").split():
+        case [minute, hour, "*", "*", days] if minute.isdecimal() and hour.isdecimal() and days.lower() in _DAYS:
+            words = f"every {_DAYS[days.lower()]} at {int(hour):02}:{int(minute):02}"
+        case _:
+            words = f"cron {schedule.expr or ''}"
+    return f"{words} ({schedule.tz or zone_name(from_ms(0, zone))})"
 
 
 def format_time(ms: int | None, zone: tzinfo) -> str:
@@ -170,14 +168,6 @@ def format_job(job: CronJob, zone: tzinfo, next_runs: Sequence[int]) -> str:
         return f"{head}."
     lines = [f"- {format_time(due, zone)}" for due in next_runs]
     return "\n".join([f"{head}.", "Next run:" if len(lines) == 1 else "Next runs:", *lines])
-
-
-def _format_interval(every_ms: int) -> str:
-    for size, unit in _UNITS:
-        if every_ms % size == 0 and every_ms >= size:
-            count = every_ms // size
-            return unit if count == 1 else f"{count} {unit}s"
-    return f"{every_ms / 1000:g} seconds"
 
 
 def message_for(job: CronJob, due: Run, user_zone: str | None = None) -> InboundMessage:

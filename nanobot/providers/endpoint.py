@@ -8,7 +8,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -230,15 +230,11 @@ class Endpoint:
         """The key as most servers want it."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
-    @property
-    def _secrets(self) -> Sequence[str]:
-        return request_secrets(self.api_key, self.extra_headers)
-
     def error(
         self, kind: type[ModelCallError], detail: str = "", *, model: str = "", status: int | None = None
     ) -> ModelCallError:
         """A typed error of a call. Secrets are redacted, even where the server echoed one."""
-        detail = redact(redact_known(detail), self._secrets)
+        detail = redact(redact_known(detail), request_secrets(self.api_key, self.extra_headers))
         return kind(detail, target=self.target(model), status=status)
 
     def error_of(self, response: "ErrorResponse", model: str = "") -> ModelCallError:

@@ -173,7 +173,8 @@ class LiteLLMProvider(LLMProvider):
         if is_claude:
             _restore_thinking(messages, encoded)
         effort = call_context().reasoning_effort or endpoint.reasoning_effort
-        if is_claude and effort and _lacks_thinking(encoded):
+        last: dict[str, Any] = next((message for message in reversed(encoded) if message["role"] != "tool"), {})
+        if is_claude and last.get("tool_calls") and not last.get("thinking_blocks"):
             effort = None  # another model began this step; thinking is rejected without the earlier thinking blocks
         if is_claude if self._prompt_cache is None else self._prompt_cache:
             encoded, tools = _add_cache_markers(encoded, tools)
@@ -294,12 +295,6 @@ def _restore_thinking(rows: Sequence[ChatMessage], messages: list[dict[str, Any]
             signed = [block for block in blocks if block.get("signature") or block.get("type") == "redacted_thinking"]
             if signed:
                 message["thinking_blocks"] = signed
-
-
-def _lacks_thinking(messages: list[dict[str, Any]]) -> bool:
-    """Whether the current step was begun without thinking blocks."""
-    last = next((message for message in reversed(messages) if message["role"] != "tool"), None)
-    return bool(last and last.get("tool_calls") and not last.get("thinking_blocks"))
 
 
 def _add_cache_markers(

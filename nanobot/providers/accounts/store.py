@@ -11,6 +11,7 @@ from nanobot.security.secrets import learn_secrets
 from nanobot.utils import codec
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
 from nanobot.utils.locks import ProcessLock
+from nanobot.utils.storage_error import storage_errors
 
 
 def command_name(provider: str) -> str:
@@ -82,10 +83,8 @@ class AccountStore:
     async def lock(self, provider: str) -> AsyncIterator[None]:
         """Lock an account across processes to renew, replace or delete it. Raises StorageError."""
         lock = ProcessLock(self._folder / f"{provider}.lock")
-        try:
+        with storage_errors(f"{self.path(provider)} cannot be locked"):
             await lock.acquire()
-        except OSError as error:
-            raise StorageError(f"{self.path(provider)} cannot be locked: {error.strerror}.") from None
         try:
             yield
         finally:
@@ -107,23 +106,18 @@ class AccountStore:
     def save(self, account: Account) -> None:
         """Write the account, readable by this user only. Raises StorageError."""
         path = self.path(account.provider)
-        try:
+        with storage_errors(f"{path} cannot be written"):
             make_private_folder(self._folder)
             write_atomic(path, codec.to_json(account, exclude_defaults=True) + "\n", mode=PRIVATE_FILE)
-        except OSError as error:
-            raise StorageError(
-                f"{path} cannot be written: {error.strerror}. Free some disk space and log in again."
-            ) from None
 
     def delete(self, provider: str) -> bool:
         """Delete the account. Return False if there was none. Raises StorageError."""
         path = self.path(provider)
-        try:
-            path.unlink()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise StorageError(f"{path} cannot be deleted: {error.strerror}. Delete it by hand.") from None
+        with storage_errors(f"{path} cannot be deleted"):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return False
         return True
 
     def file_version(self, provider: str) -> tuple[int, int, int] | None:

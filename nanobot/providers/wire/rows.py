@@ -140,13 +140,13 @@ def _image_urls(row: ChatMessage) -> list[str]:
         blocks = [block.get("image_url") for block in content if block.get("type") == "image_url"]
         urls = [str(block.get("url", "")) if isinstance(block, dict) else str(block or "") for block in blocks]
     unique_urls = dict.fromkeys([*urls, *row.get("media", [])])
-    return [url for url in unique_urls if url and _is_image(url)]
 
+    def is_image(url: str) -> bool:
+        if url.startswith(("data:image/", "https://", "http://")):
+            return True
+        return (mimetypes.guess_type(_path(url).name)[0] or "").startswith("image/")
 
-def _is_image(url: str) -> bool:
-    if url.startswith(("data:image/", "https://", "http://")):
-        return True
-    return (mimetypes.guess_type(_path(url).name)[0] or "").startswith("image/")
+    return [url for url in unique_urls if url and is_image(url)]
 
 
 def _path(url: str) -> Path:
