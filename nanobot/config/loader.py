@@ -158,8 +158,6 @@ def _normalize(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class InvalidKeysError(ConfigError):
-    """Keys whose values are not allowed."""
-
     def __init__(self, message: str, paths: Sequence[KeyPath]) -> None:
         super().__init__(message)
         self.paths = paths

@@ -66,7 +66,6 @@ class ProviderSpec:
         return next((name for name in self.env_keys if environ.get(name)), "")
 
     def env_key(self, environ: Mapping[str, str]) -> str | None:
-        """Its key in the environment, if set."""
         return environ.get(self.env_variable(environ)) or None
 
     def is_direct(self, backend: str) -> bool:
@@ -280,7 +279,6 @@ class ProviderMatch:
 
     @property
     def wire_model(self) -> str:
-        """The model name to send."""
         return wire_model(self.spec, self.model)
 
 

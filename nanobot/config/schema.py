@@ -388,7 +388,6 @@ class McpServerConfig(Section):
 
     @property
     def folder(self) -> Path | None:
-        """The configured working directory of the program."""
         return Path(os.path.expanduser(self.cwd)) if self.cwd else None  # noqa: PTH111 - raises for no unknown user
 
 
@@ -525,7 +524,6 @@ class Config(BaseSettings, Section):
 
     @model_validator(mode="after")
     def _validate_names(self) -> "Config":
-        """Check that named presets and providers exist."""
         where, defaults = ("agents", "defaults"), self.agents.defaults
         presets: list[tuple[KeyPath, str]] = []
         providers: list[tuple[KeyPath, str]] = [((*where, "provider"), defaults.provider)]
@@ -554,7 +552,6 @@ class Config(BaseSettings, Section):
         return self._loaded_from
 
     def with_origin(self, origin: LoadedFrom) -> "Config":
-        """Set where it was loaded from."""
         self._loaded_from = origin
         return self
 

@@ -47,7 +47,6 @@ RESTRICTS = object()
 
 
 def empty_is_null(value: object) -> object:
-    """Treat an empty string as null."""
     return None if value == "" else value
 
 

@@ -38,7 +38,6 @@ def to_ms(instant: datetime) -> int:
 
 
 def from_ms(ms: int, zone: tzinfo = UTC) -> datetime:
-    """The instant in the zone."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).astimezone(zone)
 
 
@@ -121,7 +120,6 @@ class WallTime:
 
 
 def read_wall_time(wall: datetime, zone: tzinfo) -> WallTime:
-    """The instants of a naive wall time."""
     early, late = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     if early <= late:
         return WallTime(early, late if early < late else None)

@@ -58,7 +58,6 @@ class Scheduler:
         return to_ms(self._clock.now())
 
     def serves(self, job: CronJob) -> bool:
-        """Whether this process runs the job."""
         return job.is_agent_turn and (self.only is None or self.only(job))
 
     def is_running(self, job: CronJob) -> bool:

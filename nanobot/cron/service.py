@@ -229,7 +229,6 @@ class CronService:
         return sorted(jobs, key=lambda job: (job.wakes_at_ms is None, job.wakes_at_ms or 0))
 
     def get_job(self, job_id: str) -> CronJob | None:
-        """The job of this id, or None."""
         return self._read().get(job_id)
 
     def find_job(self, wanted: str, chat: str = "") -> CronJob:
@@ -452,7 +451,6 @@ class CronService:
         return max(min(waits) - self._scheduler.now_ms(), 0) / 1000 if waits else None
 
     async def wait_for_runs(self) -> None:
-        """Wait until all current runs have ended."""
         while self._runs:
             await asyncio.wait({*self._runs})
 
@@ -473,7 +471,6 @@ class CronService:
             self._wake.clear()
 
     def _needs_round(self, now: int) -> bool:
-        """Whether a round could change anything."""
         skew_s = self._clock.now().timestamp() - self._clock.monotonic()
         clock_stepped, self._skew_s = abs(skew_s - self._skew_s) > _CLOCK_STEP_S, skew_s
         if not self._has_ticked or clock_stepped or self._store.is_behind():
@@ -563,7 +560,6 @@ class CronService:
     # -- problems ----------------------------------------------------------------------------------------------------
 
     def _invalid_entries(self) -> str | None:
-        """Invalid entries in a readable file."""
         problems = list(self._store.job_file.unreadable) if self._store.job_file is not None else []
         failed = self._scheduler.failed
         problems += [f"{job.name} ({job.id}): {failed[job.id]}" for job in self._store.jobs if job.id in failed]

@@ -144,7 +144,6 @@ class CapabilityStore:
         self._known: dict[str, Facts] | None = None
 
     def get(self, api_base: str, model: str) -> Facts:
-        """What is known about one model at one endpoint."""
         if self._known is None:
             self._known = self._load()
         return self._known.get(_key(api_base, model), frozenset())

@@ -313,6 +313,5 @@ class ProviderChains:
 
 
 def with_preset(config: "Config", name: str) -> "Config":
-    """A copy of the config with this preset active."""
     defaults = config.agents.defaults.model_copy(update={"model_preset": name})
     return config.model_copy(update={"agents": config.agents.model_copy(update={"defaults": defaults})})

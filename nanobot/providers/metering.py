@@ -198,7 +198,6 @@ class MeteredProvider(LLMProvider):
         return None
 
     async def cost(self, model: str, tokens: Tokens) -> float | None:
-        """The cost of a call; None if the price is unknown."""
         price = await self._price(model) if tokens.total else FREE
         return None if price is None else price.cost(tokens)
 
@@ -208,7 +207,6 @@ class MeteredProvider(LLMProvider):
         return self.prices.find(model)
 
     def _record_fixup(self, error: ProviderError, model: str, seconds: float) -> None:
-        """Record a request that was rejected and is sent again after a fix-up."""
         self.ledger.write_soon(_row(self._new_row(model), error, Tokens(), 0.0, seconds))
 
     def _new_row(self, model: str) -> dict[str, object]:
@@ -307,7 +305,6 @@ def _was_stopped(error: BaseException) -> bool:
 
 
 def _estimate_tokens(emitted: Sequence[Delta]) -> int:
-    """Estimated completion tokens of the deltas so far."""
     texts = [
         delta.name + delta.arguments_text if isinstance(delta, ToolCallDelta) else delta.text
         for delta in emitted

@@ -321,7 +321,6 @@ class ResilientProvider(LLMProvider):
         return wait_s
 
     async def close(self) -> None:
-        """Close the candidates that were created."""
         for candidate in self.candidates:
             if candidate.model is not None:
                 await candidate.model.provider.close()

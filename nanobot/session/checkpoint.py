@@ -54,7 +54,6 @@ class InterruptedTurns:
     """Ids of the last step's calls that started; None if unknown, so each may have started."""
 
     def __bool__(self) -> bool:
-        """Whether there is anything to resume."""
         return bool(self.accepted or self.text.strip())
 
     @property

@@ -91,7 +91,6 @@ def is_row(value: object) -> bool:
 
 
 def is_record(value: Row) -> bool:
-    """Whether a row is a metadata record."""
     return value.get("_type") == "metadata"
 
 

@@ -282,7 +282,6 @@ _REPORT = """
 
 
 def _as_raised(limits: SpendingLimits, raised: Additions, now: datetime) -> SpendingLimits:
-    """Return the limits with what was added for today and this month."""
     limit_of = {cap.key: cap.limit for cap in _caps(limits, raised, now)}
     return replace(limits, daily_usd=limit_of.get("limits.dailyUsd"), monthly_usd=limit_of.get("limits.monthlyUsd"))
 
@@ -299,7 +298,6 @@ def _caps(limits: SpendingLimits, raised: Additions, now: datetime) -> list[_Cap
 
 
 def _read_additions(db: "Connection") -> Additions:
-    """Read what was added to limits."""
     return {(key, period): usd for key, period, usd in db.execute("SELECT key, period, raised_usd FROM limits")}
 
 

@@ -59,7 +59,6 @@ class Ledger:
         self._has_failed = False
 
     def new_id(self) -> str:
-        """A new id for a row."""
         return f"{self.process}-{next(self._numbers)}"
 
     async def write(self, row: LedgerRow) -> None:
@@ -203,7 +202,6 @@ def _sum(db: "Connection", start: date, end: date, session: str | None = None) -
 
 
 def format_sum(used: UsageSum) -> str:
-    """Format a sum as a line."""
     share = f" ({used.cached_share:.0%} cached)" if used.cached_tokens else ""
     parts = [
         f"{used.calls:,} {'call' if used.calls == 1 else 'calls'}"

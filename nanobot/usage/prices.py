@@ -57,7 +57,6 @@ class Price:
     window: int | None = None
 
     def cost(self, tokens: Tokens) -> float:
-        """Return the dollars a call cost."""
         rates = self._at(tokens.prompt)
         uncached = max(tokens.prompt - tokens.cached - tokens.cache_written, 0)
         visible = max(tokens.completion - tokens.reasoning, 0)

@@ -56,7 +56,6 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 def api_url(host: str) -> str:
-    """The API of a GitHub server."""
     parts = urlsplit(host)
     name = parts.hostname or ""
     if name == "github.com" or name.endswith(".ghe.com"):

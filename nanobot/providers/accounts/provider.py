@@ -79,8 +79,6 @@ class AuthorityAnswerError(MalformedResponseError):
 
 @dataclass(frozen=True, slots=True)
 class OAuthResponse:
-    """A response of an OAuth server."""
-
     status: int
     data: dict[str, Any]
     retry_after_s: float | None = None
@@ -91,7 +89,6 @@ class OAuthResponse:
         return value if isinstance(value, str) else ""
 
     def number(self, name: str) -> float | None:
-        """A numeric field."""
         value = self.data.get(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

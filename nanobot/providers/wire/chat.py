@@ -236,8 +236,6 @@ class ChatReader(Reader):
 
 
 class ChatCall(WireCall):
-    """One chat completions call."""
-
     path = "/chat/completions"
     reader = ChatReader
 

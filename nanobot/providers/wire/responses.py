@@ -284,8 +284,6 @@ def _join_texts(blocks: object, *names: str, separator: str = "") -> str:
 
 
 class ResponsesCall(WireCall):
-    """One Responses call."""
-
     path = "/responses"
     reader = ResponsesReader
     _tools_encoder = ToolsEncoder(flat_tool)

@@ -249,7 +249,6 @@ class Reader(ABC):
         self.complete = self.done or not chunk
 
     def end(self) -> Iterator[Delta]:
-        """The last deltas."""
         if self._plain is not None:
             yield from self._read_plain(b"".join(self._plain))
         elif not self.done:
