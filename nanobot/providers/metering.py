@@ -28,7 +28,7 @@ from nanobot.providers.base import (
     ignore_notice,
 )
 from nanobot.providers.errors import ProviderTimeoutError, StreamCutError
-from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits, UsageReport, usage_report
+from nanobot.usage.budget import Budget, BudgetedCall, UsageReport, usage_report
 from nanobot.usage.ledger import SCHEMA, By, Ledger, UsageSum, UsageSummary, session_sums, sum_up
 from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million
 from nanobot.usage.types import LedgerRow, Tokens
@@ -323,16 +323,16 @@ class Spending:
         self._sections = config.providers.by_name()
         self._clock = clock
         self._ledger = Ledger(self._database)
-        self._budget = Budget(config.limits.spending_limits(), self._ledger, clock)
+        self.budget = Budget(config.limits.spending_limits(), self._ledger, clock)
         self._prices = PriceTable(places.prices)
 
     def add_meter(self, provider: LLMProvider, name: str) -> LLMProvider:
         """The provider with a meter, under this name in the ledger."""
-        return MeteredProvider(provider, name, self._ledger, self._budget, self._prices_of(name), self._clock)
+        return MeteredProvider(provider, name, self._ledger, self.budget, self._prices_of(name), self._clock)
 
     def missing_price(self, name: str, model: str) -> str:
         """A sentence about a missing price and what to set; empty unless a dollar limit needs one. Blocks briefly."""
-        return self._prices_of(name).missing(model) if self._budget.limits.in_dollars else ""
+        return self._prices_of(name).missing(model) if self.budget.limits.in_dollars else ""
 
     def _prices_of(self, name: str) -> ProviderPrices:
         section = self._sections.get(name)
@@ -344,16 +344,8 @@ class Spending:
 
     def renew(self, config: "Config") -> None:
         """Apply the config's limits and prices from the next model call on."""
-        self._budget.limits = config.limits.spending_limits()
+        self.budget.limits = config.limits.spending_limits()
         self._sections = config.providers.by_name()
-
-    async def limits_now(self) -> SpendingLimits:
-        """The limits, including what was added for today or this month."""
-        return await self._budget.limits_now()
-
-    async def raise_limits(self, usd: float | None) -> list[str]:
-        """Raise the limit that is about to be reached: see `Budget.raise_by`. Raises StorageError."""
-        return await self._budget.raise_by(usd)
 
     async def summary(self, session_key: str = "") -> UsageSummary:
         """Usage of today, this month and this session. Raises StorageError if the ledger cannot be read."""
@@ -361,7 +353,7 @@ class Spending:
 
     async def report(self, by: By, days: int) -> UsageReport:
         """Usage in groups over some days, with the limits. Raises StorageError if the ledger cannot be read."""
-        limits, now = self._budget.limits, self._clock.now()
+        limits, now = self.budget.limits, self._clock.now()
         return await self._read(lambda db: usage_report(db, limits, now, by, days))
 
     async def of_sessions(self, prefix: str) -> dict[str, tuple[int, UsageSum]]:
