@@ -212,6 +212,9 @@ def _read_rows(path: Path) -> Iterator[Row]:
     yield from json_objects(data)
 
 
+# --- what the original keeps
+
+
 ORIGINAL_KEYS = ("runtime_checkpoint", "pending_user_turn", "goal_state")
 """Metadata of the original: the last step of the interrupted turn, whose messages are not in the session yet; whether
 the session ends with a message that was not answered; and `{status, objective, ...}` of a goal, or that as JSON text.

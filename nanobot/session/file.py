@@ -295,6 +295,9 @@ def _number(record: Row, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
+# --- appending
+
+
 @dataclass(slots=True)
 class Append:
     """Lines to append, and the result: their offset, or why they were not written."""

@@ -18,7 +18,6 @@ _UNSAFE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f\ud800-\udfff]')
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?\Z", re.IGNORECASE)
 _LONGEST = 160
 """Bytes; a name may have 255 including `.jsonl.utf-16`, a time or a hash."""
-_OBJECT = re.compile(r'\{\s*"')
 _MAX_ATTEMPTS = 1000
 """Positions tried in one damaged line, to bound the time."""
 _PADDING = "\ufeff\x00 \t\r\n"
@@ -107,9 +106,9 @@ def _salvage(line: bytes) -> tuple[list[Row], bool]:
     """Return the whole objects in a damaged line: several in one line, or one after a truncated one or zeros."""
     text = line.decode(errors="replace")
     rows: list[Row] = []
-    junk, at = "", 0
+    junk, at, find_object = "", 0, re.compile(r'\{\s*"').search
     for _ in range(_MAX_ATTEMPTS):
-        start = _OBJECT.search(text, at)
+        start = find_object(text, at)
         if start is None:
             break
         junk += text[at : start.start()]

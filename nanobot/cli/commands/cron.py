@@ -12,7 +12,15 @@ import typer
 
 from nanobot.cli.common import JsonOption, Setup, print_warnings, read_setup
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
-from nanobot.cron.format import format_job, format_next, format_schedule, parse_schedule, parse_seconds
+from nanobot.cron.format import (
+    format_job,
+    format_next,
+    format_schedule,
+    may_notify,
+    message_for,
+    parse_schedule,
+    parse_seconds,
+)
 from nanobot.cron.schedule import from_ms, seconds_between_runs, simulate
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
@@ -317,7 +325,6 @@ async def _run_in_gateway(service: CronService, job: CronJob) -> Run | None:
 async def _run_locally(jobs: CronContext, job: CronJob) -> Run | None:
     """Run the job in this process and print its answer: no channel is connected here."""
     from nanobot.agent.events import TurnOutcome  # the engine is slow to import
-    from nanobot.cron.format import may_notify, message_for
     from nanobot.cron.types import Run
     from nanobot.runtime.build import build_runtime
 
