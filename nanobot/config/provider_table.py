@@ -68,6 +68,12 @@ class ProviderSpec:
     def env_key(self, environ: Mapping[str, str]) -> str | None:
         return environ.get(self.env_variable(environ)) or None
 
+    def missing_key(self, what_it_does: str) -> str:
+        """What to do about a missing key, in two sentences."""
+        variable = f" or {self.env_keys[0]} in the environment" if self.env_keys else ""
+        key = f"providers.{self.config_key}.apiKey"
+        return f"There is no key for {self.display_name}, which {what_it_does}. Set {key} in the config{variable}."
+
     def is_direct(self, backend: str) -> bool:
         """Whether it is called without LiteLLM, given the configured `backend`."""
         return self.speaks_chat_completions if backend == "auto" else backend == "direct"

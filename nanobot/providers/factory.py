@@ -91,11 +91,7 @@ async def choose_provider(
 
 
 def _missing_key_message(spec: ProviderSpec, model: str) -> str:
-    variables = f", set {spec.env_keys[0]} in the environment," if spec.env_keys else ""
-    return (
-        f"There is no key for {spec.display_name}, which serves the model {model}. "
-        f"Set providers.{spec.config_key}.apiKey in the config{variables} or run `nanobot onboard`."
-    )
+    return f"{spec.missing_key(f'serves the model {model}')} Or run `nanobot onboard`."
 
 
 async def _for_match(

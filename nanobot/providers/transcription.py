@@ -216,11 +216,7 @@ def _choose(config: "Config", environ: Mapping[str, str], name: str, language: s
     elif not spec.speaks_chat_completions:
         why = f"{spec.display_name} offers no transcription. Set channels.transcriptionProvider to groq or openai."
     elif (endpoint := Endpoint.configured(spec, section, environ, total_s=_TOTAL_S)) is None:
-        variables = f" or {spec.env_keys[0]} in the environment" if spec.env_keys else ""
-        why = (
-            f"There is no key for {spec.display_name}, which transcribes recordings. "
-            f"Set providers.{spec.config_key}.apiKey in the config{variables}."
-        )
+        why = spec.missing_key("transcribes recordings")
     else:
         model = _MODELS.get(spec.name, _FALLBACK_MODEL)
         transcriber = HttpTranscriber(endpoint, model, language)
