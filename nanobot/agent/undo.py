@@ -25,7 +25,7 @@ from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import parse_arguments
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
-from nanobot.session.file_names import hashed_stem
+from nanobot.session.file_format import hashed_stem
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.text import clip_line
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nanobot.channels.login import LoginStep
+from nanobot.channels.base import LoginStep
 from nanobot.channels.platforms import PlatformSetup, SetupField, find_platform
 from nanobot.channels.registry import CHANNELS
 from nanobot.channels.setup import SetupForm, can_start, load_sign_in, read_form, sdk_problem, try_form
@@ -55,8 +55,6 @@ class _Login:
 
 
 class ChannelsView(WebView):
-    """The chat apps."""
-
     def __init__(self, services: WebServices) -> None:
         super().__init__(services)
         self._logins: dict[str, _Login] = {}

@@ -61,7 +61,7 @@ from nanobot.messages.types import (
 )
 from nanobot.providers.base import LLMProvider, LLMResponse
 from nanobot.security.provenance import IN_PART
-from nanobot.session.lines import parse_time
+from nanobot.session.file_format import parse_time
 from nanobot.utils.text import clip, clip_line
 
 _MAX_MESSAGE_CHARS = 4_000

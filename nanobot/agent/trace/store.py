@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.events import Notice, ReasoningDelta, ReasoningEnded, TextDelta, ToolDelta, TurnEnded, TurnEvent
 from nanobot.security.secrets import redact_head, redact_texts, redact_value
-from nanobot.session.file_names import hashed_stem
-from nanobot.session.lines import encode
+from nanobot.session.file_format import encode, hashed_stem
 from nanobot.utils.clock import Clock, timestamp
 from nanobot.utils.files import (
     PRIVATE_FILE,
