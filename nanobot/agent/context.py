@@ -17,8 +17,7 @@ from pathlib import Path, PurePath
 from nanobot.agent.memory.store import BUDGET_BYTES, NOTES_HEADING, MemoryStore, file_stamp, read_capped
 from nanobot.agent.scope import OWNERS, Scope, restrict_paths
 from nanobot.agent.skills.loader import SkillCatalog, SkillsLoader
-from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
-from nanobot.messages.types import ChatMessage, with_context
+from nanobot.messages.types import CONTEXT_CLOSE, CONTEXT_MARK, ChatMessage, with_context
 from nanobot.security.files.open import Opener, Stamp
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.clock import Clock, SystemClock, zone_name

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from nanobot.agent import events
-from nanobot.agent.engine.interruption import is_answer, is_continuation, is_interrupted, outcome_text
+from nanobot.agent.engine.transcript import is_answer, is_continuation, is_interrupted, outcome_text
 from nanobot.agent.events import EventSink, TurnEvent, TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.errors import NanobotError

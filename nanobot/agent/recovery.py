@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.engine.interruption import is_answer, is_interrupted, outcome_text
+from nanobot.agent.engine.transcript import is_answer, is_interrupted, outcome_text
 from nanobot.agent.tools.base import SUBAGENT_SESSION
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError, StorageError

@@ -6,8 +6,7 @@ import re
 from nanobot.bus.events import InboundMessage
 from nanobot.cron.schedule import from_ms, job_zone_or_host
 from nanobot.cron.types import CronJob, Notify, Run
-from nanobot.messages.shown import JOB_NOTE
-from nanobot.messages.types import Origin
+from nanobot.messages.types import JOB_NOTE, Origin
 from nanobot.utils.text import format_when, relative_time
 
 NOTHING_TO_REPORT = "NOTHING_TO_REPORT"

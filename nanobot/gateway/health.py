@@ -17,7 +17,6 @@ from nanobot.bus.journal import JournalCounts
 from nanobot.channels.status import ChannelState
 from nanobot.errors import StorageError
 from nanobot.gateway.channels import GatewayChannels
-from nanobot.gateway.notices import DeadLetters
 from nanobot.gateway.process import tell_service_manager
 from nanobot.gateway.supervisor import TaskSupervisor
 from nanobot.runtime.build import Runtime
@@ -71,15 +70,13 @@ class LoopMonitor:
 class HealthReporter:
     """Builds the report."""
 
-    def __init__(
-        self, runtime: Runtime, channels: GatewayChannels, supervisor: TaskSupervisor, dead_letters: DeadLetters
-    ) -> None:
+    def __init__(self, runtime: Runtime, channels: GatewayChannels, supervisor: TaskSupervisor) -> None:
         self.loop_monitor = LoopMonitor(runtime.clock)
         self.began_at = runtime.clock.monotonic()
         self._runtime = runtime
         self._channels = channels
         self._supervisor = supervisor
-        self.dead_letters = dead_letters
+        self.dead_letters = channels.dead_letters
         self._counts = JournalCounts()
         self._counted_at = -COUNTED_S
         self._journal_error = ""

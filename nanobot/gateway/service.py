@@ -26,15 +26,15 @@ from nanobot.config.loader import closed_channels
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
-from nanobot.gateway.channels import GatewayChannels
-from nanobot.gateway.control.requests import ControlRequests
-from nanobot.gateway.control.server import ControlServer
+from nanobot.gateway.channels import (
+    ApiChannel,
+    GatewayChannels,
+    TerminalChannel,
+    WebChannel,
+)
+from nanobot.gateway.control.server import ControlRequests, ControlServer
 from nanobot.gateway.health import HealthReporter
-from nanobot.gateway.heartbeat import heartbeat_task
-from nanobot.gateway.internal_channels import ApiChannel, TerminalChannel, WebChannel
-from nanobot.gateway.jobs import jobs_task
 from nanobot.gateway.live_config import POLL_S, LiveConfig
-from nanobot.gateway.notices import DeadLetters, report_pairing_codes
 from nanobot.gateway.process import (
     ExitReason,
     LockHolder,
@@ -43,11 +43,11 @@ from nanobot.gateway.process import (
     single_instance,
     tell_service_manager,
 )
+from nanobot.gateway.scheduled import heartbeat_task, jobs_task
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
 from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
-from nanobot.pairing.store import Pending
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import DATABASE_SCHEMA as RUNTIME_SCHEMA
 from nanobot.runtime.build import Runtime, build_runtime
@@ -109,10 +109,8 @@ class Gateway:
         self.supervisor = TaskSupervisor(clock)
         self._options = options
         self._config_file = config.loaded_from.file or places.config
-        self._dead_letters = DeadLetters()
-        self._pairing_codes: asyncio.Queue[Pending] = asyncio.Queue()
-        self.channels = GatewayChannels(runtime, self._dead_letters.put, self._on_pairing_code)
-        self.reporter = HealthReporter(runtime, self.channels, self.supervisor, self._dead_letters)
+        self.channels = GatewayChannels(runtime, feed)
+        self.reporter = HealthReporter(runtime, self.channels, self.supervisor)
         self._live = LiveConfig(
             self._config_file,
             config,
@@ -156,8 +154,8 @@ class Gateway:
         add, monitor, dreams, live = self.supervisor.add, self.reporter.loop_monitor, runtime.memory.dreams, self._live
         add(SupervisedTask("agent", runtime.loop.run))
         add(SupervisedTask("channels", channels.manager.run))
-        add(SupervisedTask("dead letters", lambda: self._dead_letters.run(channels)))
-        add(SupervisedTask("pairing", lambda: report_pairing_codes(channels, self._pairing_codes)))
+        add(SupervisedTask("dead letters", lambda: channels.dead_letters.run(channels)))
+        add(SupervisedTask("pairing", channels.report_pairing_codes))
         add(SupervisedTask("pulse", monitor.run, silent_s=lambda: monitor.silent_s))
         if not options.api_only:
             add(jobs_task(runtime, channels.tell_owner))
@@ -229,10 +227,6 @@ class Gateway:
             case _:
                 return None
         return {}
-
-    def _on_pairing_code(self, entry: Pending) -> None:
-        self._pairing_codes.put_nowait(entry)
-        self._feed.changed("inbox")
 
     def _register_message_tool(self) -> None:
         """Register the tool that sends messages to chats."""

@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.approval.pending import PendingApprovals
+from nanobot.agent.approval.pending import ApprovalCommands, ApprovalRouter, PendingApprovals
 from nanobot.agent.approval.policy import ApprovalMode, CallPolicy
-from nanobot.agent.approval.router import ApprovalCommands, ApprovalRouter
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.feed import Feed
@@ -49,11 +48,10 @@ from nanobot.pairing.store import PairingStore
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.factory import ProviderChains
 from nanobot.providers.metering import Spending
+from nanobot.runtime.archive import ScopedArchive, keep_packing, search_command
 from nanobot.runtime.audience import ChatPrivacy, has_other_writers, is_group
 from nanobot.runtime.background import BackgroundWork
-from nanobot.runtime.monthly_archives import keep_packing
 from nanobot.runtime.policies import loop_policy, turn_timeouts
-from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
 from nanobot.runtime.toolbox import Toolbox, cron_command, offer_image_tool, reminder_answer

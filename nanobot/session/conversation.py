@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from nanobot.messages.shown import visible_text
-from nanobot.messages.types import ChatMessage, Origin
+from nanobot.messages.types import ChatMessage, Origin, visible_text
 from nanobot.session.lines import encode, parse_time
 from nanobot.session.types import Session, record_of
 

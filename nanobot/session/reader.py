@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from nanobot.messages.shown import visible_text
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, visible_text
 from nanobot.session.file_names import key_of
 from nanobot.session.lines import Row, decode, is_record, parse_time
 from nanobot.utils.open_no_follow import open_own

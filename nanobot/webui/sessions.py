@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.trace.store import TraceStore
-from nanobot.runtime.deletion import delete_session
+from nanobot.runtime.archive import delete_session
 from nanobot.security.http_access import HEADERS, HttpError, read_body
 from nanobot.security.http_view import route
 from nanobot.session.conversation import format_markdown, to_jsonl

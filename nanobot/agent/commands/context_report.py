@@ -7,8 +7,7 @@ from itertools import takewhile
 
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.window.fit import History, next_eviction
-from nanobot.agent.window.requests import RequestRoom, token_budget
+from nanobot.agent.window.fit import History, RequestRoom, next_eviction, token_budget
 from nanobot.agent.window.state import Calibration, Window
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage

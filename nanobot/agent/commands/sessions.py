@@ -10,8 +10,7 @@ from nanobot.agent.command import CommandCall, CommandEntry
 from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
-from nanobot.messages.shown import visible_text
-from nanobot.messages.types import Origin
+from nanobot.messages.types import Origin, visible_text
 from nanobot.session.file_names import is_terminal_session
 from nanobot.session.lines import parse_time
 from nanobot.session.manager import Session, SessionManager

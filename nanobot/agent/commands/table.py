@@ -1,4 +1,4 @@
-"""The table of slash commands and their handlers. Terminal and channels share it.
+"""The table of slash commands, their handlers and their help. Terminal and channels share it.
 
 A command is the whole message, in any case, `/cmd@botname` too. It is never stored as conversation. The commands in
 `AT_ONCE` run even during a turn; the others wait in the session's lane.
@@ -6,16 +6,15 @@ A command is the whole message, in any case, `/cmd@botname` too. It is never sto
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from nanobot import __version__
-from nanobot.agent.approval.router import ApprovalCommands
+from nanobot.agent.approval.pending import ApprovalCommands
 from nanobot.agent.command import TYPED, Command, CommandCall, CommandEntry, is_from_owner, parse_command
 from nanobot.agent.commands.context_report import ContextReport
-from nanobot.agent.commands.help import TERMINAL_ONLY, UNLISTED, help_text, suggest
 from nanobot.agent.commands.sessions import SessionCommands, format_messages
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.engine.spec import Model
@@ -25,7 +24,7 @@ from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_summary import FORGOTTEN_KEY, session_summary
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.window.storage import open_window
+from nanobot.agent.window.state import open_window
 from nanobot.bus.events import Button, InboundMessage, MenuEntry
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, least_trusted, text_of
@@ -35,8 +34,47 @@ from nanobot.session.manager import Session, SessionManager
 from nanobot.usage.sums import format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
-from nanobot.utils.text import clip_line, count_noun, duration
+from nanobot.utils.text import clip_line, count_noun, duration, nearest
 
+_COLUMN = 18
+"""Width of the names; the texts are short enough for a terminal of 60 columns."""
+_GROUPS = {
+    "Conversation": ("new", "stop", "retry", "undo", "history", "copy", "compact", "sessions", "resume", "search"),
+    "Model and cost": ("model", "status", "context", "usage", "raise"),
+    "Memory": ("memory", "dream", "dream-log", "dream-restore"),
+    "Work": ("goal", "tasks", "cron", "skills", "mcp"),
+    "Access": ("pairing", "approve", "deny", "approvals"),
+}
+"""The headings of `/help`; what is in none of them follows under "Other"."""
+UNLISTED = frozenset({"start"})
+"""In no list: a chat app sends it when a person opens the chat."""
+TERMINAL_ONLY = frozenset({"copy", "resume"})
+_MEANT = {
+    "resume": "continue open load reopen",
+    "sessions": "conversations chats session threads",
+    "retry": "again redo regenerate",
+    "undo": "revert rewind rollback",
+    "compact": "compress summarize summarise shrink",
+    "copy": "clipboard yank",
+    "cron": "jobs job reminders reminder remind schedule",
+    "memory": "remember forget facts",
+    "search": "find grep",
+    "stop": "cancel abort halt kill",
+    "help": "commands",
+    "model": "models switch",
+    "status": "info version about",
+    "tasks": "agents subagents",
+    "skills": "skill",
+    "mcp": "servers",
+    "approvals": "permissions allow",
+    "context": "window",
+    "usage": "tokens costs price budget",
+    "history": "log messages",
+    "goal": "goals plan",
+}
+_BY_SYNONYM = {word: name for name, words in _MEANT.items() for word in words.split()}
+_NOT_SUGGESTED = frozenset({"new", "clear", "reset", "undo", "restart", "dream", "dream-restore", "raise", "approve"})
+"""What a wrong guess would lose or spend something with."""
 _MODELS_SHOWN = 30
 _ALIASES = {"clear": "new", "reset": "new", "cost": "usage"}
 _NOTHING_RUNS = "Nothing is running."
@@ -55,6 +93,43 @@ _START_BUTTONS = (
     Button("Set a reminder", "I would like to set a reminder."),
     Button("Commands", "/help"),
 )
+
+
+def suggest(typed: str, names: Iterable[str]) -> str:
+    """Return what to say to somebody who typed an unknown command: another word for one, else similar names."""
+    known, meant = set(names), _BY_SYNONYM.get(typed, "")
+    similar = [meant] if meant in known else nearest(typed, sorted(known - _NOT_SUGGESTED), 2)
+    return f"Did you mean {' or '.join('/' + name for name in similar)}?" if similar else "/help lists the commands."
+
+
+def help_text(table: Mapping[str, CommandEntry], aliases: Mapping[str, str], *, at_terminal: bool) -> str:
+    """List the commands of a table under headings. A chat app gets no columns, and names that it links whole."""
+    hidden = UNLISTED if at_terminal else UNLISTED | TERMINAL_ONLY
+    names = [name for name in table if name not in hidden]
+    groups = {heading: [name for name in group if name in names] for heading, group in _GROUPS.items()}
+    groups["Other"] = [name for name in names if not any(name in group for group in _GROUPS.values())]
+    parts = ["Write anything to talk to nanobot."]
+    for heading, group in groups.items():
+        lines = [heading]
+        for name in group:
+            others = [alias for alias, meant in aliases.items() if meant == name]
+            lines += _lines(name, table[name], others, at_terminal=at_terminal)
+        parts += ["\n".join(lines)] if group else []
+    return "\n\n".join(parts)
+
+
+def _lines(name: str, entry: CommandEntry, aliases: Iterable[str], *, at_terminal: bool) -> Iterator[str]:
+    rows = {f"/{name} {entry.arguments}".strip() if at_terminal else f"/{name.replace('-', '_')}": entry.text}
+    if others := ", ".join(f"/{alias}" for alias in aliases):
+        rows[others] = f"the same as /{name}"
+    for call, text in rows.items():
+        if not at_terminal:
+            yield f"{call} - {text}"
+        elif len(call) <= _COLUMN:
+            yield f"  {call:<{_COLUMN}} {text}"
+        else:
+            yield f"  {call}"
+            yield f"  {'':<{_COLUMN}} {text}"
 
 
 class SessionWork(Protocol):

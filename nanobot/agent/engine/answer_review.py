@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent.engine.spec import Model
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, is_synthetic, text_of
+from nanobot.messages.types import ChatMessage, is_synthetic, shown_text, text_of
 from nanobot.providers.base import call_context, call_context_scope
 from nanobot.utils.text import clip, quote_lines
 

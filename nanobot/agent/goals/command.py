@@ -12,7 +12,7 @@ from nanobot.agent.goals.check import CheckKind, GoalCheck
 from nanobot.agent.goals.goal import GoalLimits, GoalOrder
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.models import SessionModels
-from nanobot.agent.requester import Requester
+from nanobot.agent.work import Requester
 from nanobot.errors import NanobotError, StorageError
 
 _MAX_NUMBER = 1_000_000

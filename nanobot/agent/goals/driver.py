@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.engine.answer_review import parse_verdict
-from nanobot.agent.engine.interruption import outcome_text
+from nanobot.agent.engine.transcript import outcome_text
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.goal import Goal

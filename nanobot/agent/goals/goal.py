@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent.goals.check import GoalCheck
-from nanobot.agent.requester import Requester
-from nanobot.agent.work import Work, WorkState
+from nanobot.agent.work import Requester, Work, WorkState
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance
 

@@ -4,7 +4,7 @@ import re
 
 from nanobot.agent.goals.goal import Goal
 from nanobot.agent.work import WorkState
-from nanobot.messages.shown import GOAL_CHECK, GOAL_RULES
+from nanobot.messages.types import GOAL_CHECK, GOAL_RULES
 from nanobot.usage.types import format_dollars
 from nanobot.utils.text import clip_line, count_noun, duration, quote_lines
 

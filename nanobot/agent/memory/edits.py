@@ -35,8 +35,7 @@ from nanobot.agent.memory.revisions import (
     is_like,
 )
 from nanobot.errors import StorageError
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, Provenance
+from nanobot.messages.types import ChatMessage, Provenance, shown_text
 
 _LONG_DAYS = 60.0
 _AUTHOR_WEIGHT = {ChangedBy.HAND: 3.0, ChangedBy.SHARE: 3.0, ChangedBy.AGENT: 1.5, ChangedBy.LESSON: -10.0}

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
 
-from nanobot.messages.shown import shown_text
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import (
     INTERRUPTED,
@@ -13,6 +12,7 @@ from nanobot.messages.types import (
     Provenance,
     is_outside,
     least_trusted,
+    shown_text,
     stored_provenance,
 )
 from nanobot.utils.text import clip, clip_line

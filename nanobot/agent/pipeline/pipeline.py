@@ -13,15 +13,14 @@ from functools import partial
 
 from nanobot.agent.commands.table import last_request
 from nanobot.agent.context import with_attachments
-from nanobot.agent.engine.interruption import is_answer, outcome_text, pending_calls
 from nanobot.agent.engine.runner import run
 from nanobot.agent.engine.spec import MAX_CONTINUATIONS, Model, RunLimits, RunSpec
+from nanobot.agent.engine.transcript import is_answer, outcome_text, pending_calls
 from nanobot.agent.events import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.feed import parts_of_turn
 from nanobot.agent.hooks import Deny, MessageSeen, TurnSeen
 from nanobot.agent.memory.service import MemoryService
-from nanobot.agent.pipeline.turn import RestoredSession, Turn, TurnDeps, TurnEnding
-from nanobot.agent.pipeline.watchdog import Watchdog, run_with_watchdog
+from nanobot.agent.pipeline.turn import RestoredSession, Turn, TurnDeps, TurnEnding, Watchdog, run_with_watchdog
 from nanobot.agent.recovery import (
     MAX_ATTEMPTS,
     RepeatedlyInterruptedError,
@@ -30,9 +29,8 @@ from nanobot.agent.recovery import (
 )
 from nanobot.agent.session_summary import FORGOTTEN_KEY, add_omitted_note, session_summary, untrusted_summary
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.window.requests import LastRequest
-from nanobot.agent.window.state import Window
-from nanobot.agent.window.storage import open_window, save_window
+from nanobot.agent.window.fit import LastRequest
+from nanobot.agent.window.state import Window, open_window, save_window
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
 from nanobot.messages.types import (

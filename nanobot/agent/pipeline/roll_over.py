@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from nanobot.agent.engine.interruption import pending_calls
+from nanobot.agent.engine.transcript import pending_calls
 from nanobot.errors import StorageError
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, Origin, least_trusted
+from nanobot.messages.types import ChatMessage, Origin, least_trusted, shown_text
 from nanobot.security.secrets import redact_known
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nanobot.agent.requester import Requester
 from nanobot.agent.tools.base import SUBAGENT_SESSION
-from nanobot.agent.work import Work
+from nanobot.agent.work import Requester, Work
 from nanobot.messages.types import Provenance
 
 

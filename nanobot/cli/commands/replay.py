@@ -24,8 +24,7 @@ from nanobot.cli.output import columns, format_timestamp, print_json, print_list
 from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import Paint, strip_control, wants_colour
 from nanobot.errors import UsageError
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import text_of
+from nanobot.messages.types import shown_text, text_of
 from nanobot.security.secrets import redact_named, redact_texts, redact_value
 from nanobot.session.manager import SessionManager
 from nanobot.usage.types import format_dollars

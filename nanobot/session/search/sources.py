@@ -14,8 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import cast
 
-from nanobot.messages.shown import visible_text
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, least_trusted, stored_provenance
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, least_trusted, stored_provenance, visible_text
 from nanobot.security.provenance import IN_PART
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, is_record
