@@ -62,7 +62,10 @@ class Delivery:
             case events.Notice(text=text):
                 self._post(OutboundKind.NOTICE, text, event)
             case events.ApprovalAsked(text=text):
-                self._post(OutboundKind.NOTICE, f"{text}\n{_answer_hint(event)}", event, _buttons(event))
+                choices = "yes, always or no" if event.may_always else "yes or no"
+                minutes = f"{event.expires_s / 60:g} minutes"
+                hint = f"Only an owner's answer counts: a button, or {choices}, within {minutes}."
+                self._post(OutboundKind.NOTICE, f"{text}\n{hint}", event, _buttons(event))
             case events.ApprovalAnswered(answer=events.Answer.EXPIRED):
                 self._post(OutboundKind.NOTICE, "Nobody answered my question in time, so I did not do it.", event)
             case events.TurnEnded(later=True) if not policy.replies:
@@ -97,11 +100,6 @@ class Delivery:
 
 _QUOTED_KINDS = (OutboundKind.REPLY, OutboundKind.STREAM_DELTA, OutboundKind.RECEIPT)
 """Kinds that a channel may show as an answer to the message: reply, streamed reply, receipt."""
-
-
-def _answer_hint(asked: events.ApprovalAsked) -> str:
-    choices = "yes, always or no" if asked.may_always else "yes or no"
-    return f"Only an owner's answer counts: a button, or {choices}, within {asked.expires_s / 60:g} minutes."
 
 
 def _buttons(asked: events.ApprovalAsked) -> tuple[Button, ...]:

@@ -1,7 +1,7 @@
 """The models of a bot."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from nanobot.agent.engine.spec import Model, RunLimits
@@ -76,7 +76,9 @@ class SessionModels:
         model = await self.get(name)
         offered = () if name is None or name in self._config.model_presets else await model.provider.list_models()
         if offered and model.name not in offered:
-            raise ConfigError(_no_such_model(model, offered))
+            similar = nearest(model.name, offered)
+            hint = f"Did you mean {' or '.join(similar)}?" if similar else "`/model` lists its models."
+            raise ConfigError(f"{model.provider_name} has no model {model.name!r}. {hint}")
         self._model = None  # the later choice counts
         session.metadata.pop("model", None)
         if name is not None:
@@ -114,12 +116,6 @@ class SessionModels:
             return Model(provider, self._provider_name, model_name, _limits(config, model_name))
         chosen = await self._chains.choose(config, model_name)
         return Model(chosen.provider, chosen.name, chosen.model, _limits(config, chosen.model))
-
-
-def _no_such_model(model: Model, offered: Sequence[str]) -> str:
-    similar = nearest(model.name, offered)
-    hint = f"Did you mean {' or '.join(similar)}?" if similar else "`/model` lists its models."
-    return f"{model.provider_name} has no model {model.name!r}. {hint}"
 
 
 def _limits(config: Config, model: str) -> RunLimits:

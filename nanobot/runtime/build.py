@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,6 @@ from nanobot.providers.factory import ProviderChains
 from nanobot.providers.metering import Spending
 from nanobot.runtime.archive import ScopedArchive, keep_packing, search_command
 from nanobot.runtime.audience import ChatPrivacy, has_other_writers, is_group
-from nanobot.runtime.background import BackgroundWork
 from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
@@ -64,14 +63,76 @@ from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
 from nanobot.utils.garbage import freeze_imports
 from nanobot.utils.lease import ProcessLease
+from nanobot.utils.text import count_noun
 from nanobot.utils.workspace import open_workspace
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
 
-
 log = logging.getLogger(__name__)
+
+
+_DELIVERY_TIMEOUT_S = 5.0
+_HANDOVER_S = 0.02
+"""Time for the channel to take the last message."""
+
+
+@dataclass(frozen=True)
+class BackgroundWork:
+    """The goals and subagents of sessions, for commands and user interfaces."""
+
+    bus: MessageBus
+    goals: GoalService
+    subagents: SubagentManager
+
+    def list_running(self, session_key: str | None = None) -> list[str]:
+        """Return what runs for this session, or for any session: one short text each."""
+        labels, titles = self.subagents.labels_of(session_key), self.goals.titles(session_key)
+        subagents = [f"{count_noun(len(labels), 'subagent')}: {', '.join(labels)}"] if labels else []
+        return [*(f"the goal: {title}" for title in titles), *subagents]
+
+    def status(self, session_key: str) -> list[str]:
+        """Return the status of the session's goal, one line each. Does not block."""
+        return self.goals.lines(session_key)
+
+    async def stop_for(self, message: InboundMessage) -> list[str]:
+        """Stop what runs for the session as far as the sender of this message may. Return its labels."""
+        labels, goal = await self.subagents.stop_for(message), await self.goals.stop_for(message)
+        return [*labels, f"the goal ({goal})"] if goal else labels
+
+    async def other_process_note(self, session_key: str) -> str:
+        """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
+        return await self.goals.other_process_note(session_key)
+
+    async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
+        """Stop and delete what runs for this session. Return what that was, and the keys of reports that may still
+        arrive. Raises NanobotError.
+        """
+        goal = await self.goals.forget_session(session_key)
+        labels, reports = await self.subagents.forget_session(session_key)
+        stopped = [f"its goal ({goal})"] if goal else []
+        return [*stopped, f"background tasks: {', '.join(labels)}"] if labels else stopped, reports
+
+    async def recover(self, session_key: str) -> None:
+        """Resume what a previous process left unfinished in this session. Never raises."""
+        await self.goals.recover(session_key)
+        await self.subagents.recover(session_key)
+
+    async def wait_until_delivered(self, session_key: str) -> None:
+        """Wait until nothing runs for this session and its results were delivered to the channel, also those of work
+        that ended just before.
+        """
+        limit_s = _HANDOVER_S
+        while self.list_running(session_key):
+            limit_s = _DELIVERY_TIMEOUT_S
+            await self.goals.wait_ended(session_key)
+            await self.subagents.wait_reported(session_key)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self.bus.wait_outbound_empty()
+        await asyncio.sleep(_HANDOVER_S)
+
 
 DATABASE_SCHEMA = ledger.SCHEMA + WORK_SCHEMA + team.SCHEMA + due.SCHEMA + SKILL_SCHEMA
 """The tables that a bot needs."""
@@ -238,7 +299,12 @@ async def build_runtime(
 
         skill_usage = SkillUsageRecorder(context.skills, SkillUsage(places.database))
         tool_policies: list[ToolPolicy] = [*hooks, memory, call_policy(), skill_usage, undo]
-        guarded, plugin_problems = await _load_plugins(services, tools)
+        guarded: list[GuardedHook] = []
+        plugin_problems: Callable[[], Sequence[str]] = tuple
+        if config.plugins.enabled or config.plugins.commands:
+            from nanobot.runtime.plugins import load_plugins  # imported only if used
+
+            guarded, plugin_problems = await load_plugins(services, tools)
         hook_runner = HookRunner(guarded, config.plugins.hook_timeout_s).with_hooks(own_hooks)
 
         def problems() -> list[str]:
@@ -343,21 +409,3 @@ async def build_runtime(
             troubles=problems,
             renew=renew,
         )
-
-
-async def _load_plugins(
-    services: Services, tools: ToolRegistry
-) -> tuple[list[GuardedHook], Callable[[], Sequence[str]]]:
-    """Load the enabled plugins and register their tools. Return the hooks of plugins and programs, and a function that
-    returns the problems of plugins.
-    """
-    settings = services.config.plugins
-    if not settings.enabled and not settings.commands:
-        return [], tuple
-    from nanobot.runtime.plugins import command_hooks, load_packages  # imported only if used
-
-    plugins = await asyncio.to_thread(load_packages, settings, services.worker)
-    plugins.offer(tools)
-    for trouble in plugins.troubles():
-        log.warning("Plugin %s.", trouble)
-    return [*plugins.hooks, *command_hooks(settings, services.data_dir, services.environ)], plugins.troubles

@@ -10,10 +10,11 @@ A program reads the event as JSON on stdin. It exits with 0 and prints nothing, 
 import asyncio
 import inspect
 import json
+import logging
 import tempfile
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,12 +30,17 @@ from nanobot.config.schema import PluginsConfig
 from nanobot.errors import PluginError
 from nanobot.plugins import EVERY, HOOKS, TOOLS, Offer, load, names, plain
 from nanobot.plugins import offers as installed_offers
+from nanobot.runtime.services import Services
 from nanobot.security.environment import child_environment
 from nanobot.security.secrets import redact_all
 from nanobot.utils.processes import child_process
 from nanobot.utils.text import clip_line
 from nanobot.utils.worker_thread import WorkerThread
 
+log = logging.getLogger(__name__)
+
+LOAD_TIMEOUT_S = 10.0
+_MAX_PROBLEM_CHARS = 400
 METHODS = {
     "message": "on_message",
     "request": "on_request",
@@ -97,9 +103,6 @@ async def _read_all(stream: asyncio.StreamReader) -> bytes:
     return bytes(output)
 
 
-LOAD_TIMEOUT_S = 10.0
-_MAX_PROBLEM_CHARS = 400
-
 T = TypeVar("T")
 _AS_HOOK: type[Hook] = Hook
 _AS_TOOL: type[Tool] = Tool  # type: ignore[type-abstract]  # instances are of a subclass
@@ -141,6 +144,20 @@ class Plugins:
                     package.problems.append(f"its tool {tool.name} was skipped: the name is {owner}")
                 else:
                     registry.register(tool)
+
+
+async def load_plugins(
+    services: Services, tools: ToolRegistry
+) -> tuple[list[GuardedHook], Callable[[], Sequence[str]]]:
+    """Load the enabled plugins and register their tools. Return the hooks of plugins and programs, and a function that
+    returns the problems of plugins.
+    """
+    settings = services.config.plugins
+    plugins = await asyncio.to_thread(load_packages, settings, services.worker)
+    plugins.offer(tools)
+    for trouble in plugins.troubles():
+        log.warning("Plugin %s.", trouble)
+    return [*plugins.hooks, *command_hooks(settings, services.data_dir, services.environ)], plugins.troubles
 
 
 def command_hooks(config: PluginsConfig, folder: Path, environ: Mapping[str, str]) -> list[GuardedHook]:

@@ -137,21 +137,17 @@ class SessionWork(Protocol):
 
     async def stop_for(self, message: InboundMessage) -> list[str]:
         """Stop what runs for the session as far as the sender of this message may. Return its labels."""
-        ...
 
     async def other_process_note(self, session_key: str) -> str:
         """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
-        ...
 
     async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
         """Stop and delete all of it. Return what that was, and the keys of reports that may still arrive. Raises
         NanobotError.
         """
-        ...
 
     def status(self, session_key: str) -> list[str]:
         """Return the status of the session's goal, one line each. Does not block."""
-        ...
 
 
 @dataclass(slots=True)

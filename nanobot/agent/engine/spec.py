@@ -25,7 +25,6 @@ class StartCalls(Protocol):
 
     async def __call__(self, call_ids: Sequence[str], *, durable: bool) -> None:
         """Return once recorded; with `durable`, once synced to the disk, since one of them must not run twice."""
-        ...
 
 
 async def _ignore_calls_start(call_ids: Sequence[str], *, durable: bool) -> None:

@@ -23,7 +23,7 @@ from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
-from nanobot.agent.scope import OWNERS, Scope, owners_scope
+from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
@@ -36,7 +36,7 @@ from nanobot.security.secrets import redact_known
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
 from nanobot.session.file_names import is_temporary
 from nanobot.session.manager import Session, SessionManager
-from nanobot.utils.aio import Pace, finish
+from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,6 @@ class PromptBuilder(Protocol):
         `scope` selects the memory it includes; of many skills it lists those in use when the session `began`; `summary`
         is what the session remembers of its consolidated messages.
         """
-        ...
 
     def runtime_context(
         self,
@@ -66,7 +65,6 @@ class PromptBuilder(Protocol):
         """The context sent with a message: time, channel, chat, the folder of the person's terminal, today's notes
         unless `history` shows them, and `note`, which is about the message.
         """
-        ...
 
 
 @dataclass(slots=True)
@@ -102,15 +100,12 @@ class SessionSubagents(Protocol):
 
     def profile_of(self, message: InboundMessage) -> "TurnProfile | None":
         """The profile of a subagent's turn; None for any other turn."""
-        ...
 
     async def recover(self, session_key: str | None = None) -> None:
         """Resume what a previous process left, of one session or of all. Never raises."""
-        ...
 
     async def stop_for(self, message: InboundMessage) -> Sequence[str]:
         """Stop the subagents of this message's session that its sender may stop. Return their labels."""
-        ...
 
 
 class TurnGoals(Protocol):
@@ -118,43 +113,33 @@ class TurnGoals(Protocol):
 
     def is_wanted(self, session_key: str) -> bool:
         """Whether the turn that this session's goal requested should still run."""
-        ...
 
     async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
         """Keep an active goal of the original nanobot as a paused one. Return the notice for the person."""
-        ...
 
     async def recall(self, session_key: str) -> None:
         """Load this session's goal that waits for its person, also one set by a previous process."""
-        ...
 
     def note_for(self, message: InboundMessage) -> str:
         """What the model should know about the session's goal, sent with this message; empty if none is open."""
-        ...
 
     def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
         """The untrusted content in that note, as rows without a turn."""
-        ...
 
     def record_usage(self, session_key: str, step: events.StepEnded) -> None:
         """Record the usage of a model call for this session's goal."""
-        ...
 
     def stop_reason(self, session_key: str) -> str:
         """Why no further model call may be made for this session's goal; empty if one may."""
-        ...
 
     async def recover(self, session_key: str | None = None) -> None:
         """Resume what a previous process left, of one session or of all."""
-        ...
 
     async def other_process_note(self, session_key: str) -> str:
         """A sentence saying that another process works on this session's goal; empty if none does."""
-        ...
 
     async def stop_for(self, message: InboundMessage) -> str:
         """Stop the goal of this message's session if its sender may. Return its title, empty if none was stopped."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,38 +156,33 @@ class TurnDeps:
     workspace: Path
     turns_folder: Path
     traces: TraceRecorder
-    timeouts: TurnTimeouts = field(default_factory=TurnTimeouts)
-    pace: Pace = field(default_factory=Pace)
-    """Limits how many turns enter their expensive phases at the same time."""
-    roll_over: RollOver = field(default_factory=RollOver)
+    timeouts: TurnTimeouts
+    roll_over: RollOver
     """When a session is archived and continued in a fresh one."""
-    tool_policies: Sequence[ToolPolicy] = ()
+    tool_policies: Sequence[ToolPolicy]
     """Each sees every tool call before it starts."""
-    hook_runner: HookRunner = field(default_factory=HookRunner)
+    hook_runner: HookRunner
     """Runs the hooks of plugins and programs."""
-    approval_router: ApprovalRouter | None = None
-    """Receives the answers to approval questions; None if turns ask none."""
-    scope_of: Callable[[InboundMessage], Awaitable[Scope]] = owners_scope
+    approval_router: ApprovalRouter
+    """Asks approval questions and receives the answers."""
+    scope_of: Callable[[InboundMessage], Awaitable[Scope]]
     """The memory that a message's turn may read."""
-    review: bool = False
+    review: bool
     """Whether answers are reviewed before they are sent."""
-    memory: MemoryService | None = None
-    subagents: SessionSubagents | None = None
-    goals: TurnGoals | None = None
-    feed: Feed | None = None
+    memory: MemoryService
+    subagents: SessionSubagents
+    goals: TurnGoals
+    feed: Feed | None
     """Gets the events of all turns; None in a process without other readers."""
-    options_of: Callable[[InboundMessage], "TurnOptions"] = field(default=lambda message: TurnOptions())
+    options_of: Callable[[InboundMessage], "TurnOptions"]
     """What the sender of a message asks of its turn, from `message.request`. Never raises."""
-    reminder_answer: Callable[[InboundMessage], Awaitable[str | None]] | None = None
+    reminder_answer: Callable[[InboundMessage], Awaitable[str | None]]
     """Returns the command meant by a word such as `snooze` right after a reminder; None for any other message."""
 
     def profile_of(self, message: InboundMessage) -> "TurnProfile":
         """The profile of a message's turn."""
-        profile = self.subagents.profile_of(message) if self.subagents is not None else None
-        if profile is None:
-            profile = TurnProfile(self.prompt, self.tools)
-            profile.goal_session = message.session_key if message.origin is Origin.GOAL else ""
-        return profile
+        goal_session = message.session_key if message.origin is Origin.GOAL else ""
+        return self.subagents.profile_of(message) or TurnProfile(self.prompt, self.tools, goal_session=goal_session)
 
 
 class TurnEnding(Enum):
@@ -459,7 +439,7 @@ def new_turn(
 
     def on_step_end(step: events.StepEnded) -> None:
         deps.status.record_usage(message.session_key, step.usage, step.cost_usd)
-        if deps.goals is not None and profile.goal_session:
+        if profile.goal_session:
             deps.goals.record_usage(profile.goal_session, step)
         if step.finish_reason not in (INTERRUPTED, FINISH_RESUMED):
             deps.status.model_error = None
