@@ -116,11 +116,6 @@ class GatewayChannels:
         """Add a channel without a platform."""
         await self.manager.change(channel.name, self._attach(channel, AccessPolicy(channel.name)))
 
-    async def open_all(self) -> None:
-        """Create every enabled channel."""
-        for name in self.enabled:
-            await self.open(name)
-
     async def open(self, name: str) -> bool:
         """Create or recreate a channel. Return False after an error, which is logged and kept in `broken`."""
         self.broken.pop(name, None)

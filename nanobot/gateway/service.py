@@ -51,7 +51,6 @@ from nanobot.net.http_server import HttpServer
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import DATABASE_SCHEMA as RUNTIME_SCHEMA
 from nanobot.runtime.build import Runtime, build_runtime
-from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import SCHEMA as CREDENTIALS_SCHEMA
 from nanobot.security.credentials import CredentialKind, Credentials
 from nanobot.utils.clock import Clock
@@ -144,10 +143,18 @@ class Gateway:
         """Create the channels, bind the ports, and add the tasks. Raises ConfigError if nobody could write to it."""
         runtime, channels, options = self.runtime, self.channels, self._options
         if not options.api_only:
-            await channels.open_all()
+            for name in channels.enabled:
+                await channels.open(name)
         has_page = runtime.config.gateway.web.enabled and not channels.broken
         if not (channels.names or has_page or options.allow_empty or options.api_only):
-            raise ConfigError(_no_channel_message(channels, self._config_file))
+            if channels.broken:
+                raise ConfigError("No channel can start; the log says why. Add --allow-empty to run without one.")
+            raise ConfigError(
+                f"No channel is enabled in {self._config_file} and the page is switched off, so nobody could write to "
+                "this gateway. Set up a channel, for example with `nanobot channels login telegram`, switch the page "
+                "on with `nanobot config set gateway.web.enabled true`, or start with --allow-empty for the terminal "
+                "and jobs only."
+            )
         for channel in self._internal_channels:
             await channels.open_internal(channel)
         self._register_message_tool()
@@ -230,9 +237,8 @@ class Gateway:
 
     def _register_message_tool(self) -> None:
         """Register the tool that sends messages to chats."""
-        runtime = self.runtime
-        paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
-        runtime.tools.register(MessageTool(runtime.bus, self.channels.manager, paths))
+        paths = self.runtime.toolbox.policies.paths
+        self.runtime.tools.register(MessageTool(self.runtime.bus, self.channels.manager, paths))
 
     async def _renew(self) -> None:
         """Rebuild models and tools after a change of the config."""
@@ -330,16 +336,6 @@ async def _watch_lock(places: DataPaths, holder: LockHolder, shutdown: ShutdownR
         await asyncio.sleep(poll_s)
     log.error("%s was deleted, or another gateway uses it; restarting", places.state)
     shutdown.restart()
-
-
-def _no_channel_message(channels: GatewayChannels, file: Path) -> str:
-    if channels.broken:
-        return "No channel can start; the log says why. Add --allow-empty to run without one."
-    return (
-        f"No channel is enabled in {file} and the page is switched off, so nobody could write to this gateway. Set up "
-        "a channel, for example with `nanobot channels login telegram`, switch the page on with `nanobot config set "
-        "gateway.web.enabled true`, or start with --allow-empty for the terminal and jobs only."
-    )
 
 
 def _log_start(gateway: Gateway) -> None:

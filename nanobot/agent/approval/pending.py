@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nanobot.agent.command import TYPED, Command, is_from_owner, parse_command
+from nanobot.agent.command import TYPED, is_from_owner, parse_command
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, EventSink, parse_answer
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.hooks import PlannedCall
@@ -240,7 +240,12 @@ class ApprovalRouter:
         approval_id, answer = "", parse_answer(message.own_words) or Answer.NO
         questions_here = self._open_questions(message)
         if (command := parse_command(message.content)) is not None:
-            approval_id, answer = _parse_answer_command(command)
+            answer = _COMMANDS[command.name]
+            for word in command.argument.split():  # the id of the question, none for the open one, and the answer
+                if (parsed := parse_answer(word)) is None:
+                    approval_id = word
+                elif answer is not Answer.NO:
+                    answer = parsed
         elif not message.is_mentioned and (message.in_group or self._is_group(message.address)):
             return _BARE_WORD_IN_GROUP.format(name=questions_here[0].id)
         if not approval_id and not questions_here:
@@ -258,15 +263,3 @@ class ApprovalRouter:
 
     def _open_questions(self, message: InboundMessage) -> list[PendingApproval]:
         return [question for question in self.questions if question.context.address == message.address]
-
-
-def _parse_answer_command(command: Command) -> tuple[str, Answer]:
-    """Return the id of the question a command answers (empty for the open one) and the answer."""
-    answer, approval_id = _COMMANDS[command.name], ""
-    for word in command.argument.split():
-        parsed = parse_answer(word)
-        if parsed is not None and answer is not Answer.NO:
-            answer = parsed
-        elif parsed is None:
-            approval_id = word
-    return approval_id, answer

@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 _MAX_SHOWN = 3000
 """Characters of one argument that a question shows; of a longer one its head and its tail."""
 _MAX_NAME = 160
+_NOT_RUN = (
+    "{name} was not run: {reason} Do not try it another way. Do what can be done without it, and say in your "
+    "answer what you wanted to do, and why."
+)
 _ACTIONS = {
     AccessKind.COMMAND: "run a command",
     AccessKind.FOLDER: "write in {target}",
@@ -90,20 +94,6 @@ def _question_text(call: ToolCallRequest, needed: Sequence[Access], source: str)
 def _one_line(text: str) -> str:
     """Return the text as one harmless line."""
     return clip_line(" ".join(_without_markup(redact_named(text)).split()), _MAX_NAME * 4)
-
-
-def _not_run(name: str, reason: str) -> str:
-    """For the model: why the call was not run, and what to do instead."""
-    return (
-        f"{name} was not run: {reason} Do not try it another way. Do what can be done without it, and say in your "
-        "answer what you wanted to do, and why."
-    )
-
-
-def _needs_yes(needed: Sequence[Access], source: str, why_not: str) -> str:
-    """For the model: what needs the owner's yes, and why nobody can be asked."""
-    taint = f" while untrusted content is in play ({_one_line(source)})" if source else ""
-    return f"it would {_describe_actions(needed)}{taint}; that needs the owner's yes. {why_not}"
 
 
 def _describe_actions(needed: Sequence[Access]) -> str:
@@ -197,7 +187,7 @@ class CallPolicy:
         else:
             refusal = await self._refusal(planned, taint)
         if refusal is not None:
-            return Verdict(refusal=_not_run(name, refusal), entered=taint.provenance)
+            return Verdict(refusal=_NOT_RUN.format(name=name, reason=refusal), entered=taint.provenance)
         verdict = Verdict(granted, entered=taint.provenance)
         try:
             return await asyncio.to_thread(self._mark_file, planned, taint, verdict) if name in _WRITERS else verdict
@@ -277,7 +267,8 @@ class CallPolicy:
             why_not = await self._router.unavailable_reason(planned)
         if why_not is not None:
             planned.emit(ApprovalRefused(**fields, reason=why_not))
-            return _needs_yes(needed, taint.source, why_not)
+            in_play = f" while untrusted content is in play ({_one_line(taint.source)})" if taint.source else ""
+            return f"it would {_describe_actions(needed)}{in_play}; that needs the owner's yes. {why_not}"
 
         may_always = not any(access.kind in {AccessKind.SECRETS, *changing} for access in needed)
         question = PendingApproval(make_approval_id(turn_id, planned.call), planned.context, name, may_always)

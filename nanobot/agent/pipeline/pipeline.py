@@ -594,7 +594,8 @@ async def _run_message_hooks(turn: Turn, message: InboundMessage) -> str | None:
         turn.request.facts, sender_id=message.sender_id, origin=message.origin, provenance=message.provenance
     )
     begins = not joins and turn.session.message_count == 0
-    passed = await hook_runner.message(MessageSeen(facts, message.content, tuple(message.media), joins, begins))
+    seen = MessageSeen(facts, message.content, tuple(message.media), joins, begins)
+    passed = await hook_runner.filter("on_message", seen)
     if isinstance(passed, Deny):
         return passed.reason
     message.content = passed.seen.text

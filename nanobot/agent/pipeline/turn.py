@@ -9,35 +9,39 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nanobot.agent import events
-from nanobot.agent.approval.pending import ApprovalRouter
 from nanobot.agent.command import Command, parse_command
-from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.engine.transcript import FINISH_RESUMED
 from nanobot.agent.events import Emitter, EventSink, OpenEvents, TurnEvent, TurnOutcome, TurnPhase, TurnResult
-from nanobot.agent.feed import Feed
-from nanobot.agent.hooks import Hook, TurnFacts
-from nanobot.agent.hooks.runner import HookRunner
-from nanobot.agent.memory.service import MemoryService
-from nanobot.agent.models import SessionModels
-from nanobot.agent.pipeline.roll_over import RollOver
+from nanobot.agent.hooks import TurnFacts
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.status import AgentStatus
-from nanobot.agent.tools.base import Tool
-from nanobot.agent.tools.hooks import ToolPolicy
-from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.trace.recorder import TraceRecorder, TurnTrace
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
 from nanobot.security.secrets import redact_known
-from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
 from nanobot.session.file_names import is_temporary
-from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
-from nanobot.utils.clock import Clock
+
+if TYPE_CHECKING:
+    from nanobot.agent.approval.pending import ApprovalRouter
+    from nanobot.agent.commands.table import SlashCommands
+    from nanobot.agent.feed import Feed
+    from nanobot.agent.hooks import Hook
+    from nanobot.agent.hooks.runner import HookRunner
+    from nanobot.agent.memory.service import MemoryService
+    from nanobot.agent.models import SessionModels
+    from nanobot.agent.pipeline.roll_over import RollOver
+    from nanobot.agent.status import AgentStatus
+    from nanobot.agent.tools.base import Tool
+    from nanobot.agent.tools.hooks import ToolPolicy
+    from nanobot.agent.tools.registry import ToolRegistry
+    from nanobot.agent.trace.recorder import TraceRecorder, TurnTrace
+    from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
+    from nanobot.session.manager import Session, SessionManager
+    from nanobot.utils.clock import Clock
+
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +50,7 @@ class PromptBuilder(Protocol):
     """Builds the system prompt and the runtime context of a message."""
 
     def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
-        """Build the system prompt. It is byte-stable until a source file changes.
-
-        `scope` selects the memory it includes; of many skills it lists those in use when the session `began`; `summary`
-        is what the session remembers of its consolidated messages.
-        """
+        """Build the system prompt; see ContextBuilder."""
 
     def runtime_context(
         self,
@@ -62,9 +62,7 @@ class PromptBuilder(Protocol):
         note: str = "",
         folder: str = "",
     ) -> str:
-        """The context sent with a message: time, channel, chat, the folder of the person's terminal, today's notes
-        unless `history` shows them, and `note`, which is about the message.
-        """
+        """The context sent with a message; see ContextBuilder."""
 
 
 @dataclass(slots=True)
@@ -146,33 +144,33 @@ class TurnGoals(Protocol):
 class TurnDeps:
     """The dependencies of a pipeline, shared by its turns."""
 
-    sessions: SessionManager
-    models: SessionModels
+    sessions: "SessionManager"
+    models: "SessionModels"
     prompt: PromptBuilder
-    tools: ToolRegistry
-    commands: SlashCommands
-    status: AgentStatus
-    clock: Clock
+    tools: "ToolRegistry"
+    commands: "SlashCommands"
+    status: "AgentStatus"
+    clock: "Clock"
     workspace: Path
     turns_folder: Path
-    traces: TraceRecorder
+    traces: "TraceRecorder"
     timeouts: TurnTimeouts
-    roll_over: RollOver
+    roll_over: "RollOver"
     """When a session is archived and continued in a fresh one."""
-    tool_policies: Sequence[ToolPolicy]
+    tool_policies: "Sequence[ToolPolicy]"
     """Each sees every tool call before it starts."""
-    hook_runner: HookRunner
+    hook_runner: "HookRunner"
     """Runs the hooks of plugins and programs."""
-    approval_router: ApprovalRouter
+    approval_router: "ApprovalRouter"
     """Asks approval questions and receives the answers."""
     scope_of: Callable[[InboundMessage], Awaitable[Scope]]
     """The memory that a message's turn may read."""
     review: bool
     """Whether answers are reviewed before they are sent."""
-    memory: MemoryService
+    memory: "MemoryService"
     subagents: SessionSubagents
     goals: TurnGoals
-    feed: Feed | None
+    feed: "Feed | None"
     """Gets the events of all turns; None in a process without other readers."""
     options_of: Callable[[InboundMessage], "TurnOptions"]
     """What the sender of a message asks of its turn, from `message.request`. Never raises."""
@@ -205,7 +203,7 @@ class TurnProfile:
     """What a turn is made of. Subagents have profiles of their own."""
 
     prompt: PromptBuilder
-    tools: ToolRegistry
+    tools: "ToolRegistry"
     max_steps: int | None = None
     """Maximum number of model calls; None: that of the model."""
     scope: Scope | None = None
@@ -228,9 +226,9 @@ class TurnProfile:
 class RestoredSession:
     """Result of RESTORE: the locked session, and what interrupted turns left in it."""
 
-    session: Session
-    checkpoint: Checkpoint
-    interrupted: InterruptedTurns
+    session: "Session"
+    checkpoint: "Checkpoint"
+    interrupted: "InterruptedTurns"
 
 
 class TurnProgress:
@@ -283,7 +281,7 @@ class TurnProgress:
 class TurnOptions:
     """What the caller of a single turn may ask for."""
 
-    tools: Sequence[Tool] = ()
+    tools: "Sequence[Tool]" = ()
     """More tools. None has the name of another one."""
     instructions: str = ""
     """Added to the system prompt."""
@@ -333,7 +331,7 @@ class TurnRequest:
     """Whether the reader of its events may answer approval questions."""
     profile: TurnProfile
     options: TurnOptions
-    hook_runner: HookRunner
+    hook_runner: "HookRunner"
     """The hooks of the bot and those of this turn."""
 
     @property
@@ -362,7 +360,7 @@ class Turn:
 
     request: TurnRequest
     emit: Emitter
-    trace: TurnTrace
+    trace: "TurnTrace"
     progress: TurnProgress
     joining: Joining
     result: TurnResult
@@ -374,7 +372,7 @@ class Turn:
     scope: Scope = OWNERS
     """The memory it may read; set by RESTORE."""
     restored: RestoredSession | None = None
-    checkpoint: Checkpoint | None = None
+    checkpoint: "Checkpoint | None" = None
     """Set by BUILD, or by RESTORE if the turn resumes itself; before that the file belongs to another turn."""
     for_model: bool = False
     """Whether it got as far as BUILD: then hooks see its end."""
@@ -398,7 +396,7 @@ class Turn:
         return self.request.turn_id
 
     @property
-    def session(self) -> Session:
+    def session(self) -> "Session":
         """The session; only after RESTORE."""
         assert self.restored is not None, "a turn has its session from RESTORE on"  # noqa: S101
         return self.restored.session
@@ -427,7 +425,7 @@ def new_turn(
     deps: TurnDeps,
     *,
     options: TurnOptions | None = None,
-    hooks: Sequence[Hook] = (),
+    hooks: "Sequence[Hook]" = (),
     attended: bool = False,
     resumes: str = "",
 ) -> Turn:
