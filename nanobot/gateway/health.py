@@ -117,7 +117,7 @@ class HealthReporter:
             },
             "deadLetters": self.dead_letters.count,
             "runningTurns": len(status.running),
-            "plugins": [redact_named(trouble) for trouble in runtime.troubles()],
+            "plugins": [redact_named(trouble) for trouble in runtime.loop.commands.problems()],
             "modelError": redact_named(status.model_error or ""),
             "loopLagS": round(self.loop_monitor.lag_s, 4),
             "diskFreeBytes": free,

@@ -32,7 +32,7 @@ from nanobot.gateway.channels import (
     TerminalChannel,
     WebChannel,
 )
-from nanobot.gateway.control.server import ControlRequests, ControlServer
+from nanobot.gateway.control.server import ControlServer
 from nanobot.gateway.health import HealthReporter
 from nanobot.gateway.live_config import POLL_S, LiveConfig
 from nanobot.gateway.process import (
@@ -49,6 +49,7 @@ from nanobot.heartbeat.service import SESSION as HEARTBEAT
 from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
 from nanobot.providers.base import LLMProvider
+from nanobot.runtime.archive import keep_packing
 from nanobot.runtime.build import DATABASE_SCHEMA as RUNTIME_SCHEMA
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.security.credentials import SCHEMA as CREDENTIALS_SCHEMA
@@ -136,8 +137,7 @@ class Gateway:
                 log.warning("the API is served on %s unencrypted: %s", host, advice)
             port = config.api.port if options.api_port is None else options.api_port
             self.api_http = HttpServer(host, port, self._make_api_app, "Set api.port, or start with --port.")
-        requests = ControlRequests(runtime, feed, terminal, self.channels, self._answer_control)
-        self._control = ControlServer(places, runtime.workspace, requests)
+        self._control = ControlServer(runtime, feed, terminal, self.channels, self._answer_control)
 
     async def open(self) -> None:
         """Create the channels, bind the ports, and add the tasks. Raises ConfigError if nobody could write to it."""
@@ -171,7 +171,8 @@ class Gateway:
             if dreams.enabled:
                 add(SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem))
         add(SupervisedTask("search", runtime.archive.keep_up))
-        add(SupervisedTask("archive", runtime.keep_packing))
+        pending = runtime.memory.consolidation.pending_archived
+        add(SupervisedTask("archive", lambda: keep_packing(runtime.toolbox.services, pending)))
         add(SupervisedTask("config", live.run, problem=lambda: live.problem))
         for name, server in (("http", self.http), ("api", self.api_http), ("control", self._control)):
             if server is not None:

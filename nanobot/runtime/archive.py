@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from nanobot.agent.command import CommandCall, CommandEntry
 from nanobot.agent.scope import Scope
 from nanobot.agent.tools.session_search import format_hits
-from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import Address
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
@@ -28,13 +27,13 @@ from nanobot.runtime.services import Services
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.session.file_names import is_temporary
 from nanobot.session.folder import SessionFolder
-from nanobot.session.manager import SessionManager
-from nanobot.session.search.index import SearchIndex
 from nanobot.utils.open_no_follow import read_own, replace_own, unlink_own
 from nanobot.utils.storage_error import storage_errors
 from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
+    from nanobot.agent.trace.store import TraceStore
+    from nanobot.session.manager import SessionManager
     from nanobot.session.search.index import RecallResult, SearchIndex
     from nanobot.session.search.sources import IndexedFile
 
@@ -163,7 +162,7 @@ def _is_group(chat_key: str) -> bool:
     return is_group(Address(channel, chat_id))
 
 
-def delete_session(sessions: SessionManager, traces: TraceStore, index: SearchIndex, name: str) -> None:
+def delete_session(sessions: "SessionManager", traces: "TraceStore", index: "SearchIndex", name: str) -> None:
     """Delete a session, live or archived, for good. Blocks. Raises NanobotError if there is none, StorageError."""
     session = sessions.read(name)
     if session is None or not sessions.delete(name):

@@ -48,7 +48,7 @@ from nanobot.pairing.store import PairingStore
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.factory import ProviderChains
 from nanobot.providers.metering import Spending
-from nanobot.runtime.archive import ScopedArchive, keep_packing, search_command
+from nanobot.runtime.archive import ScopedArchive, search_command
 from nanobot.runtime.audience import ChatPrivacy, has_other_writers, is_group
 from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.services import Services
@@ -168,8 +168,6 @@ class Runtime:
     toolbox: Toolbox
     archive: ScopedArchive
     """Search over past conversations and memory."""
-    keep_packing: Callable[[], Awaitable[None]]
-    """Runs until it is cancelled: moves old sessions and notes into monthly archives."""
     traces: TraceRecorder
     subagents: SubagentManager
     goals: GoalService
@@ -177,8 +175,6 @@ class Runtime:
     """Status of goals and subagents."""
     memory: MemoryService
     """Consolidation and Dream."""
-    troubles: Callable[[], list[str]]
-    """Returns the problems of plugins and hooks, one line each."""
     renew: Callable[[], Awaitable[None]]
     """Apply changed models, tools, limits and MCP servers of the config. Running turns keep the models, tools and
     approval policy they started with.
@@ -307,9 +303,6 @@ async def build_runtime(
             guarded, plugin_problems = await load_plugins(services, tools)
         hook_runner = HookRunner(guarded, config.plugins.hook_timeout_s).with_hooks(own_hooks)
 
-        def problems() -> list[str]:
-            return [*plugin_problems(), *hook_runner.problems()]
-
         commands = SlashCommands(
             sessions,
             models,
@@ -323,7 +316,7 @@ async def build_runtime(
             background,
             scope_of=privacy.scope_of,
             mcp_status=lambda: redact_named(toolbox.servers.report()) if toolbox.servers is not None else "",
-            problems=problems,
+            problems=lambda: [*plugin_problems(), *hook_runner.problems()],
             restart=restart,
             more={
                 **memory.commands(),
@@ -335,7 +328,6 @@ async def build_runtime(
                 "goal": goal_command(goals, models),
             },
         )
-        consolidation = memory.consolidation
         deps = TurnDeps(
             sessions=sessions,
             models=models,
@@ -400,12 +392,10 @@ async def build_runtime(
             privacy=privacy,
             toolbox=toolbox,
             archive=archive,
-            keep_packing=partial(keep_packing, services, consolidation.pending_archived),
             traces=traces,
             subagents=subagents,
             goals=goals,
             background=background,
             memory=memory,
-            troubles=problems,
             renew=renew,
         )

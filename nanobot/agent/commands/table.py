@@ -80,12 +80,7 @@ _NOT_SUGGESTED = frozenset({"new", "clear", "reset", "undo", "restart", "dream",
 """What a wrong guess would lose or spend something with."""
 _MODELS_SHOWN = 30
 _ALIASES = {"clear": "new", "reset": "new", "cost": "usage"}
-_NOTHING_RUNS = "Nothing is running."
-"""While something runs, the loop answers `/stop`; `_NO_QUESTION`: likewise while a question is open."""
 _NO_QUESTION = "No question is open in this session."
-_NO_MESSAGE = "There is no message of yours to ask again."
-"""If there is one, the pipeline asks it."""
-_TERMINAL_COPIES = "/copy works in the terminal chat only."
 _NO_SERVERS = "No MCP server is set up. To add one, run in a terminal: nanobot mcp add NAME -- COMMAND"
 _NOTHING_RAISED = "No limit in dollars is nearly reached, so nothing was raised. /usage shows what is left."
 _START = """\
@@ -184,12 +179,16 @@ class SlashCommands:
 
     def __post_init__(self) -> None:
         entry, access = partial(CommandEntry, for_owners=True), "list | approve | deny | revoke"
+        # the loop answers `/stop`, `/approve` and `/deny` while there is something to stop or to answer, the pipeline
+        # `/retry` while there is a message
         self._table = {
             "start": CommandEntry(_replying(_START), "say hello", buttons=_START_BUTTONS),
             "new": CommandEntry(self._new, "start afresh (--all clears memory too)", "[--stop]"),
-            "stop": CommandEntry(_replying(_NOTHING_RUNS), "stop what is running"),
-            "retry": CommandEntry(_replying(_NO_MESSAGE), "ask your last message again"),
-            "copy": CommandEntry(_replying(_TERMINAL_COPIES), "copy the last answer"),
+            "stop": CommandEntry(_replying("Nothing is running."), "stop what is running"),
+            "retry": CommandEntry(
+                _replying("There is no message of yours to ask again."), "ask your last message again"
+            ),
+            "copy": CommandEntry(_replying("/copy works in the terminal chat only."), "copy the last answer"),
             "status": CommandEntry(self._status, "model, tokens, window, running turns"),
             "model": CommandEntry(self._model, "show or change the model", "NAME"),
             "history": CommandEntry(self._history, "the last messages", "N"),

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 from nanobot.agent import events
-from nanobot.agent.engine.answer_review import MAX_SENT_BACK, review_answer, sent_back_text
+from nanobot.agent.engine.answer_review import MAX_SENT_BACK, SENT_BACK, review_answer
 from nanobot.agent.engine.loop_guard import LoopGuard
 from nanobot.agent.engine.spec import RunSpec
 from nanobot.agent.engine.stream import StreamAssembler
@@ -208,7 +208,7 @@ class _Run:
             self._add_usage(dict(review.usage), review.cost_usd)
             if review.passed is False:
                 self._sent_back_count += 1
-                await self._ask_again(sent_back_text(review.reasons), trust)
+                await self._ask_again(SENT_BACK.format(reasons=review.reasons), trust)
                 return None
         await self._record_draft()
         if review is not None and review.passed is None:

@@ -58,8 +58,8 @@ SEND_S = 60.0
 """How long `send` waits for the platform's answer."""
 
 
-class ControlRequests:
-    """Handles requests. The protocol is in `net.gateway_socket`."""
+class ControlServer(Listener):
+    """Accepts clients of the local socket and handles their requests. The protocol is in `net.gateway_socket`."""
 
     def __init__(
         self,
@@ -70,8 +70,12 @@ class ControlRequests:
         about_gateway: Callable[[str], Awaitable[Frame | None]],
     ) -> None:
         """`about_gateway` answers a request about the gateway itself, by its name; None if there is no such request."""
+        super().__init__()
         self._runtime, self._feed, self._terminal, self._channels = runtime, feed, terminal, channels
         self._about_gateway = about_gateway
+        self._places = DataPaths(runtime.data_dir)
+        self._token: str | None = None
+        self._clients: set[Connection] = set()
         self._bot = LocalBackend(runtime)
         self._followers: Counter[str] = Counter()
         """Connections of the clients that have sent a message, by the id of its turn."""
@@ -79,12 +83,74 @@ class ControlRequests:
         self._streams: dict[str, Callable[[Frame, Connection], Awaitable[None]]] = {
             "turn": self._turn,
             "resume": self._resume,
-            "listen": self._listen,
+            "listen": self._forward_all,
             "background": self._background,
         }
         """Requests with more than one frame as answer."""
 
-    async def answer(self, request: Frame, client: Connection) -> None:
+    async def _listen(self) -> asyncio.Server:
+        """Bind a socket in the state folder, else a port. The caller holds the gateway's lock: old files are stale."""
+        make_private_folder(self._places.state)
+        path = socket_file(self._places.state)
+        path.unlink(missing_ok=True)
+        port_file(self._places.state).unlink(missing_ok=True)
+        if sys.platform != "win32" and len(os.fsencode(path)) <= LONGEST_PATH:
+            with suppress(OSError):  # a file system without sockets
+                return await asyncio.start_unix_server(self._accept, sock=_private_socket(path), limit=LONGEST_LINE)
+        self._token = secrets.token_hex(32)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=LONGEST_LINE)
+        port = server.sockets[0].getsockname()[1]
+        write_atomic(port_file(self._places.state), json.dumps({"port": port, "token": self._token}))
+        return server
+
+    def _problem_of(self, error: OSError) -> str:
+        reason = os_reason(error)
+        return f"the control socket cannot be opened ({reason}); until then `nanobot agent` runs without the gateway"
+
+    def _on_closed(self) -> None:
+        for client in self._clients:
+            client.abort()
+        for file in (socket_file(self._places.state), port_file(self._places.state)):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if _is_sandboxed(writer.get_extra_info("socket")):
+            log.warning("A sandboxed command tried to connect to the gateway's socket and was rejected.")
+            writer.close()
+            return
+        client = Connection(reader, writer)
+        self._clients.add(client)
+        try:
+            async with asyncio.timeout(HELLO_S):
+                request = await self._greet(client)
+            if request is not None:
+                await self._handle(request, client)
+        except (OSError, TimeoutError, ValueError) as error:  # it disconnected, was too slow, or sent no frame
+            log.debug("a client of the control socket is disconnected: %r", error)
+        finally:
+            self._clients.discard(client)
+            await client.close()
+
+    async def _greet(self, client: Connection) -> Frame | None:
+        """Check the client's token, say hello, and return its request; None if it may not ask or has left."""
+        if self._token is not None:
+            token = str((await client.receive() or {}).get("token", ""))
+            if not hmac.compare_digest(token.encode(), self._token.encode()):
+                return None
+        client.send(
+            {
+                "type": "hello",
+                "protocol": PROTOCOL,
+                "version": __version__,
+                "pid": os.getpid(),
+                "workspace": str(self._runtime.workspace),
+                "settings": settings_in(os.environ),
+            }
+        )
+        return await client.receive()
+
+    async def _handle(self, request: Frame, client: Connection) -> None:
         """Handle a request; errors are sent to the client. Raises OSError if the client is gone."""
         try:
             if (stream := self._streams.get(str(request.get("do")))) is not None:
@@ -226,7 +292,7 @@ class ControlRequests:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _listen(self, request: Frame, client: Connection) -> None:
+    async def _forward_all(self, request: Frame, client: Connection) -> None:
         """Send outbound messages to a terminal chat until the client leaves."""
         with self._forward_messages(str(request["session"]), client, for_all=True):
             await _wait_left(client)
@@ -301,80 +367,6 @@ async def _wait_left(client: Connection) -> None:
     with suppress(OSError, ValueError):
         while await client.receive() is not None:
             pass
-
-
-class ControlServer(Listener):
-    """Accepts clients of the local socket."""
-
-    def __init__(self, places: DataPaths, workspace: Path, requests: ControlRequests) -> None:
-        super().__init__()
-        self._places = places
-        self._workspace = workspace
-        self._requests = requests
-        self._token: str | None = None
-        self._clients: set[Connection] = set()
-
-    async def _listen(self) -> asyncio.Server:
-        """Bind a socket in the state folder, else a port. The caller holds the gateway's lock: old files are stale."""
-        make_private_folder(self._places.state)
-        path = socket_file(self._places.state)
-        path.unlink(missing_ok=True)
-        port_file(self._places.state).unlink(missing_ok=True)
-        if sys.platform != "win32" and len(os.fsencode(path)) <= LONGEST_PATH:
-            with suppress(OSError):  # a file system without sockets
-                return await asyncio.start_unix_server(self._answer, sock=_private_socket(path), limit=LONGEST_LINE)
-        self._token = secrets.token_hex(32)
-        server = await asyncio.start_server(self._answer, "127.0.0.1", 0, limit=LONGEST_LINE)
-        port = server.sockets[0].getsockname()[1]
-        write_atomic(port_file(self._places.state), json.dumps({"port": port, "token": self._token}))
-        return server
-
-    def _problem_of(self, error: OSError) -> str:
-        reason = os_reason(error)
-        return f"the control socket cannot be opened ({reason}); until then `nanobot agent` runs without the gateway"
-
-    def _on_closed(self) -> None:
-        for client in self._clients:
-            client.abort()
-        for file in (socket_file(self._places.state), port_file(self._places.state)):
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if _is_sandboxed(writer.get_extra_info("socket")):
-            log.warning("A sandboxed command tried to connect to the gateway's socket and was rejected.")
-            writer.close()
-            return
-        client = Connection(reader, writer)
-        self._clients.add(client)
-        try:
-            async with asyncio.timeout(HELLO_S):
-                if self._token is None or await self._sends_token(client):
-                    client.send(self._hello())
-                    request = await client.receive()
-                else:
-                    request = None
-            if request is not None:
-                await self._requests.answer(request, client)
-        except (OSError, TimeoutError, ValueError) as error:  # it disconnected, was too slow, or sent no frame
-            log.debug("a client of the control socket is disconnected: %r", error)
-        finally:
-            self._clients.discard(client)
-            await client.close()
-
-    async def _sends_token(self, client: Connection) -> bool:
-        frame = await client.receive() or {}
-        return hmac.compare_digest(str(frame.get("token", "")).encode(), (self._token or "").encode())
-
-    def _hello(self) -> Frame:
-        return {
-            "type": "hello",
-            "protocol": PROTOCOL,
-            "version": __version__,
-            "pid": os.getpid(),
-            "workspace": str(self._workspace),
-            "settings": settings_in(os.environ),
-        }
 
 
 def _is_sandboxed(caller: socket.socket) -> bool:
