@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path, PurePath
@@ -87,16 +87,12 @@ class ContextBuilder:
         *,
         clock: Clock | None = None,
         name: str = "nanobot",
-        disabled_skills: Collection[str] = (),
-        builtin_skills_dir: Path | None = None,
         paths: PathPolicy | None = None,
         memory_budget_bytes: int = BUDGET_BYTES,
         skills: SkillsLoader | None = None,
         database: Path | None = None,
     ) -> None:
-        """`paths`: where links in the workspace may lead. `skills` overrides the two parameters about skills.
-        `database` has the revisions of the memory.
-        """
+        """`paths`: where links in the workspace may lead. `database` has the revisions of the memory."""
         self.workspace = workspace.expanduser().absolute()
         self.files = Opener(paths or PathPolicy(self.workspace))
         """Opens the workspace files that nanobot itself reads and writes."""
@@ -104,7 +100,7 @@ class ContextBuilder:
             self.workspace, clock=clock, files=self.files, budget_bytes=memory_budget_bytes, database=database
         )
         """The owner's memory; `memory_of` returns those of chats."""
-        self.skills = skills or SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills, self.files.descriptor)
+        self.skills = skills or SkillsLoader(self.workspace, opener=self.files.descriptor)
         self._clock = clock or SystemClock()
         self._name = name
         self._prompts: dict[tuple[Scope, date | None], _CachedPrompt] = {}

@@ -7,20 +7,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
+from nanobot.agent import events
 from nanobot.agent.command import is_from_owner, parse_command
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery, DeliveryPolicy, tool_hint
-from nanobot.agent.events import (
-    EventSink,
-    Notice,
-    NoticeKind,
-    TextEnded,
-    ToolStarted,
-    TurnEnded,
-    TurnEvent,
-    TurnOutcome,
-    TurnResult,
-)
+from nanobot.agent.events import EventSink, TurnEvent, TurnOutcome, TurnResult
 from nanobot.agent.hooks import Hook
 from nanobot.agent.lanes import Lanes, Slots
 from nanobot.agent.pipeline.pipeline import RESUMES_LATER, SEND_AGAIN_LATER, Pipeline
@@ -237,9 +228,9 @@ class AgentLoop:
         def sink(event: TurnEvent) -> None:
             if on_progress is None:
                 return
-            if isinstance(event, TextEnded) and not event.final:
+            if isinstance(event, events.TextEnded) and not event.final:
                 on_progress(event.text)
-            elif isinstance(event, ToolStarted):
+            elif isinstance(event, events.ToolStarted):
                 on_progress(tool_hint(event.name, event.arguments))
 
         result = await self.run_turn(message, sink if on_progress else None)
@@ -263,7 +254,7 @@ class AgentLoop:
             return await self._run_in_lane(turn, may_join=may_join)
         except asyncio.CancelledError:
             if not turn.progress.has_ended:  # cancelled while it was still queued
-                turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
+                turn.emit(events.TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
             raise
         finally:
             turn.release()
@@ -273,7 +264,7 @@ class AgentLoop:
 
         def on_wait() -> None:
             if may_join:
-                turn.emit(Notice(text=_RECEIPT, kind=NoticeKind.RECEIPT))
+                turn.emit(events.Notice(text=_RECEIPT, kind=events.NoticeKind.RECEIPT))
 
         async with self._lanes.enter(
             key, turn if may_join else None, on_wait, yields_to_steering=is_background
@@ -292,7 +283,7 @@ class AgentLoop:
         if task.cancelled():
             return _end_without_run(turn, TurnOutcome.STOPPED, _JOINED_TURN_ENDED)
         result = task.result()  # that turn sends the one reply
-        turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
+        turn.emit(events.TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
         return result
 
     async def _run_as_task(self, turn: Turn) -> TurnResult:
@@ -444,7 +435,7 @@ class AgentLoop:
 
 def _end_without_run(turn: Turn, outcome: TurnOutcome, text: str, *, later: bool = False) -> TurnResult:
     """End a turn that never entered the pipeline."""
-    turn.emit(TurnEnded(outcome=outcome, text=text, later=later or None))
+    turn.emit(events.TurnEnded(outcome=outcome, text=text, later=later or None))
     return TurnResult(outcome, text, turn_id=turn.turn_id, later=later)
 
 

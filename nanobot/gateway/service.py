@@ -158,12 +158,12 @@ class Gateway:
         for channel in self._internal_channels:
             await channels.open_internal(channel)
         self._register_message_tool()
-        add, monitor, dreams, live = self.supervisor.add, self.reporter.loop_monitor, runtime.memory.dreams, self._live
+        add, reporter, dreams, live = self.supervisor.add, self.reporter, runtime.memory.dreams, self._live
         add(SupervisedTask("agent", runtime.loop.run))
         add(SupervisedTask("channels", channels.manager.run))
         add(SupervisedTask("dead letters", lambda: channels.dead_letters.run(channels)))
         add(SupervisedTask("pairing", channels.report_pairing_codes))
-        add(SupervisedTask("pulse", monitor.run, silent_s=lambda: monitor.silent_s))
+        add(SupervisedTask("pulse", reporter.monitor_loop, silent_s=lambda: reporter.silent_s))
         if not options.api_only:
             add(jobs_task(runtime, channels.tell_owner))
             if (heartbeat := heartbeat_task(runtime, channels)) is not None:

@@ -70,9 +70,10 @@ def make_approval_id(turn_id: str, call: ToolCallRequest) -> str:
 class PendingApprovals:
     """The open questions, and how the recent ones were answered. Iterating gives the open ones, oldest first."""
 
-    def __init__(self, clock: Clock, *, expires_s: float = 600.0) -> None:
-        self.expires_s = expires_s
-        """How long a question stays open; without an answer by then the call is refused."""
+    expires_s = 600.0
+    """How long a question stays open; without an answer by then the call is refused."""
+
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._open: dict[str, tuple[PendingApproval, asyncio.Future[Answer]]] = {}
         self._answers: dict[str, tuple[Answer, float | None]] = {}

@@ -30,17 +30,13 @@ This conversation became {why} and goes on in a fresh session. The old one is {n
 said in it. The last messages, as context only; do not act on them again:"""
 
 
-async def _ignore(session_key: str, path: Path) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class RollOver:
     """Limits of a session's size and age; 0 disables one."""
 
-    max_bytes: int = 0
-    max_days: int = 0
-    on_archived: Callable[[str, Path], Awaitable[None]] = _ignore
+    max_bytes: int
+    max_days: int
+    on_archived: Callable[[str, Path], Awaitable[None]]
     """Called with the session key and the path of the archived file."""
 
     def reason(self, session: "Session", now: datetime) -> str:
