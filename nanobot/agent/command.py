@@ -12,7 +12,6 @@ from nanobot.messages.types import Origin, Provenance
 if TYPE_CHECKING:
     from nanobot.session.manager import Session
 
-
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
 TYPED = (Origin.USER, Origin.CLI, Origin.API)

@@ -23,7 +23,6 @@ from nanobot.providers.base import parse_arguments
 if TYPE_CHECKING:
     from nanobot.session.types import Session
 
-
 _MAX_ENDED = 100
 _MAX_ITEMS = 20_000
 _MAX_SIZE = 8_000_000

@@ -56,6 +56,7 @@ class AgentLoop:
 
     def __init__(self, bus: MessageBus, deps: TurnDeps, policy: LoopPolicy) -> None:
         self.bus = bus
+        self.commands = deps.commands
         self._deps = deps
         self._policy = policy
         self._pipeline = Pipeline(deps)
@@ -80,11 +81,6 @@ class AgentLoop:
     def is_stopping(self) -> bool:
         """Whether `stop` was called: interrupted turns are resumed at the next start."""
         return self._stopping.is_set()
-
-    @property
-    def commands(self) -> SlashCommands:
-        """The slash commands of this agent."""
-        return self._deps.commands
 
     async def run(self) -> None:
         """Serve messages from the bus until `stop`, or until the bus closes. Each gets one reply at its own address.

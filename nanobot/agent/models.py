@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from nanobot.providers.factory import ProviderChains
     from nanobot.session.manager import Session
 
-
 _ASK_WINDOW_AFTER_S = 1.0
 """A single answer is mostly over by then, and needs no list of models."""
 

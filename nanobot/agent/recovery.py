@@ -20,7 +20,6 @@ from nanobot.session.checkpoint import Checkpoint, InterruptedTurns, interrupted
 if TYPE_CHECKING:
     from nanobot.session.manager import SessionManager
 
-
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 4

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import Address, Button, InboundMessage, OutboundKind, OutboundMessage
@@ -18,13 +19,15 @@ from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import TICK_S, CronService
 from nanobot.cron.types import CronJob, JobFailedError, JobSkippedError, Notify, Run
 from nanobot.errors import NanobotError
-from nanobot.gateway.channels import GatewayChannels
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.heartbeat.service import SESSION, HeartbeatService
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
 from nanobot.providers.base import LLMProvider, LLMResponse
 from nanobot.runtime.build import Runtime
 from nanobot.utils.text import duration
+
+if TYPE_CHECKING:
+    from nanobot.gateway.channels import GatewayChannels
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +182,7 @@ class JobRunner:
             log.info("The report of the job %r (%s) waits in the queue for %s.", job.name, job.id, payload.channel)
 
 
-def heartbeat_task(runtime: Runtime, channels: GatewayChannels) -> SupervisedTask | None:
+def heartbeat_task(runtime: Runtime, channels: "GatewayChannels") -> SupervisedTask | None:
     """Return the heartbeat's task, or None if the config disables it. Without due tasks it costs nothing."""
     settings = runtime.config.gateway.heartbeat
     if "enabled" in settings.model_fields_set and not settings.enabled:
@@ -222,7 +225,7 @@ class BackgroundModel(LLMProvider):
 class HeartbeatRunner:
     """Runs due tasks in the heartbeat session and sends the result to the owner."""
 
-    def __init__(self, runtime: Runtime, channels: GatewayChannels) -> None:
+    def __init__(self, runtime: Runtime, channels: "GatewayChannels") -> None:
         self._runtime = runtime
         self._channels = channels
 

@@ -93,22 +93,16 @@ class BackgroundWork:
         return [*(f"the goal: {title}" for title in titles), *subagents]
 
     def status(self, session_key: str) -> list[str]:
-        """Return the status of the session's goal, one line each. Does not block."""
         return self.goals.lines(session_key)
 
     async def stop_for(self, message: InboundMessage) -> list[str]:
-        """Stop what runs for the session as far as the sender of this message may. Return its labels."""
         labels, goal = await self.subagents.stop_for(message), await self.goals.stop_for(message)
         return [*labels, f"the goal ({goal})"] if goal else labels
 
     async def other_process_note(self, session_key: str) -> str:
-        """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
         return await self.goals.other_process_note(session_key)
 
     async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
-        """Stop and delete what runs for this session. Return what that was, and the keys of reports that may still
-        arrive. Raises NanobotError.
-        """
         goal = await self.goals.forget_session(session_key)
         labels, reports = await self.subagents.forget_session(session_key)
         stopped = [f"its goal ({goal})"] if goal else []
@@ -252,7 +246,7 @@ async def build_runtime(
         stack.callback(archive.close)
         spending = Spending(config, places, clock, database)
         stack.push_async_exit(spending)
-        offer_image_tool(services, toolbox, spending)
+        offer_image_tool(toolbox, spending)
         chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
         models = SessionModels(config, chains, model, provider, spending.add_meter)
         stack.push_async_callback(models.close)
@@ -366,7 +360,7 @@ async def build_runtime(
             models.renew()
             spending.renew(config)
             await toolbox.renew()
-            offer_image_tool(services, toolbox, spending)
+            offer_image_tool(toolbox, spending)
             tool_policies[:] = [call_policy() if isinstance(policy, CallPolicy) else policy for policy in tool_policies]
             deps.timeouts.extend(turn_timeouts(config))
 

@@ -58,6 +58,10 @@ _REPLIES: Mapping[str, Mapping[str, type]] = {
 """What a program may reply, by method."""
 _MAX_OUTPUT_BYTES = 1_000_000
 
+T = TypeVar("T")
+_AS_HOOK: type[Hook] = Hook
+_AS_TOOL: type[Tool] = Tool  # type: ignore[type-abstract]  # instances are of a subclass
+
 
 class CommandHookError(Exception):
     """The program failed or its output is not allowed; the text says which."""
@@ -101,11 +105,6 @@ async def _read_all(stream: asyncio.StreamReader) -> bytes:
     while chunk := await stream.read(65_536):
         output += chunk[: max(0, _MAX_OUTPUT_BYTES - len(output))]
     return bytes(output)
-
-
-T = TypeVar("T")
-_AS_HOOK: type[Hook] = Hook
-_AS_TOOL: type[Tool] = Tool  # type: ignore[type-abstract]  # instances are of a subclass
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from nanobot.agent.engine.spec import Model
     from nanobot.agent.tools.registry import ToolRegistry
 
-
 _HEADINGS = {
     "# nanobot": "identity and guidelines",
     "## ": "workspace files",

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nanobot.agent.status import AgentStatus
     from nanobot.session.manager import Session, SessionManager
 
-
 _LISTED = 20
 _SHOWN_AFTER = 2
 """Messages shown of a reopened conversation."""

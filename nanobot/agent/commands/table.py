@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from nanobot.providers.metering import Spending
     from nanobot.session.manager import Session, SessionManager
 
-
 _COLUMN = 18
 """Width of the names; the texts are short enough for a terminal of 60 columns."""
 _GROUPS = {

@@ -20,7 +20,6 @@ from nanobot.utils.text import clip
 if TYPE_CHECKING:
     from nanobot.session.manager import Session, SessionManager
 
-
 _RECENT_TURNS = 6
 """Turns of the old session quoted in the fresh one."""
 _MAX_CHARS = 1_200

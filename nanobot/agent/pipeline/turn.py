@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from nanobot.session.manager import Session, SessionManager
     from nanobot.utils.clock import Clock
 
-
 log = logging.getLogger(__name__)
 
 

@@ -18,7 +18,6 @@ from nanobot.utils import codec
 if TYPE_CHECKING:
     from nanobot.session.manager import Session
 
-
 _METADATA_KEY = "window"
 MAX_ROWS = 400
 """Less than the number of messages a session loads when it is opened, so that the window is in memory."""
