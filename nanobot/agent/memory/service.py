@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nanobot.agent.memory.consolidation import Consolidator
     from nanobot.agent.memory.lessons import Lessons
 
+
 log = logging.getLogger(__name__)
 
 _WRITERS = frozenset({"write_file", "edit_file", "exec", "notebook_edit"})
