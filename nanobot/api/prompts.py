@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from nanobot.api.options import answer_form
-from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.media import MediaKind
 from nanobot.config.schema import Config
 from nanobot.security.http_access import HttpError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nanobot.channels.login import LoginStep
+from nanobot.channels.base import LoginStep
 from nanobot.channels.platforms import PlatformSetup, SetupField, find_platform
 from nanobot.channels.registry import CHANNELS
 from nanobot.channels.setup import SetupForm, can_start, load_sign_in, read_form, sdk_problem, try_form

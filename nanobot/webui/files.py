@@ -10,8 +10,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from nanobot.channels.media import Attachment, MediaLimits
-from nanobot.channels.media_kinds import MediaKind, detect_file_kind, kind_by_suffix
+from nanobot.channels.media import Attachment, MediaKind, MediaLimits, detect_file_kind, kind_by_suffix
 from nanobot.security.http_access import HttpError
 from nanobot.security.http_view import route
 from nanobot.utils.bounded_dict import put_bounded

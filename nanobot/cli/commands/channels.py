@@ -80,7 +80,7 @@ def login(
     ] = "",
 ) -> None:
     """Set up a channel step by step. If it is set up already, check that it can connect. Without a name, ask which."""
-    from nanobot.channels.login import print_step
+    from nanobot.channels.base import print_step
     from nanobot.channels.platforms import find_platform
     from nanobot.channels.setup import is_set_up, log_in  # slow to import
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 import typer
 
 from nanobot.channels.access import AccessControl, AccessPolicy, Decision, Ignored
+from nanobot.channels.base import print_step
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import print_step
 from nanobot.channels.platforms import PLATFORMS, PlatformSetup, SetupField, find_platform
 from nanobot.channels.registry import find
 from nanobot.channels.setup import ChannelSetup, SetupForm, load_sign_in, open_channel, read_form, sdk_problem, try_form
