@@ -25,7 +25,7 @@ from nanobot.pairing.store import PairingStore, Role
 from nanobot.runtime.audience import has_other_writers, is_group
 from nanobot.runtime.services import Services
 from nanobot.security.provenance import ProvenanceStore
-from nanobot.session.file_names import is_temporary
+from nanobot.session.file_format import is_temporary
 from nanobot.session.folder import SessionFolder
 from nanobot.utils.open_no_follow import read_own, replace_own, unlink_own
 from nanobot.utils.storage_error import storage_errors
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nanobot.agent.trace.store import TraceStore
     from nanobot.session.manager import SessionManager
     from nanobot.session.search.index import RecallResult, SearchIndex
-    from nanobot.session.search.sources import IndexedFile
+    from nanobot.session.search.update import IndexedFile
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class ScopedArchive:
     def index(self) -> "SearchIndex":
         """The full-text index behind it."""
         from nanobot.session.search.index import SearchIndex  # SQLite: imported on first use
-        from nanobot.session.search.sources import sources_of
+        from nanobot.session.search.update import sources_of
 
         sessions = SessionFolder(self._workspace, self._places.legacy_sessions)
         sources = partial(sources_of, sessions, self._workspace / "memory")

@@ -55,8 +55,6 @@ class _Login:
 
 
 class ChannelsView(WebView):
-    """The chat apps."""
-
     def __init__(self, services: WebServices) -> None:
         super().__init__(services)
         self._logins: dict[str, _Login] = {}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from nanobot.cron.format import format_schedule, parse_schedule
-from nanobot.cron.simulate import simulate
+from nanobot.cron.schedule import simulate
 from nanobot.cron.types import CronJob, CronSchedule
 from nanobot.security.http_access import HttpError
 from nanobot.security.http_view import route
@@ -49,8 +49,6 @@ class _JobChange(_When):
 
 
 class JobsView(WebView):
-    """The jobs view."""
-
     @route("GET", "/api/jobs")
     async def list_all(self) -> Any:
         """All jobs, next to run first, with a description of the schedule and the next runs (Unix milliseconds)."""
@@ -80,7 +78,6 @@ class JobsView(WebView):
 
     @route("GET", "/api/jobs/history")
     def history(self, job: str = "") -> Any:
-        """Past runs, newest first."""
         return {"runs": [row.to_json() for row in self.runtime.cron().history(job or None)[: -_MAX_HISTORY - 1 : -1]]}
 
     @route("PATCH", "/api/jobs/{job}", changed="jobs")

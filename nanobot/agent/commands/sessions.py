@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from nanobot.agent.command import CommandCall, CommandEntry
 from nanobot.agent.scope import Scope
 from nanobot.messages.types import Origin, visible_text
-from nanobot.session.file_names import is_terminal_session
-from nanobot.session.lines import parse_time
-from nanobot.session.reader import session_title
+from nanobot.session.file import session_title
+from nanobot.session.file_format import is_terminal_session, parse_time
 from nanobot.utils.text import count_noun, duration
 
 if TYPE_CHECKING:

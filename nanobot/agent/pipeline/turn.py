@@ -21,7 +21,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
 from nanobot.security.secrets import redact_known
-from nanobot.session.file_names import is_temporary
+from nanobot.session.file_format import is_temporary
 from nanobot.utils.aio import finish
 
 if TYPE_CHECKING:

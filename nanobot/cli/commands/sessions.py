@@ -7,6 +7,7 @@ import json as json_text
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -19,12 +20,11 @@ from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import visible_text
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
-from nanobot.session.conversation import format_markdown, format_text, to_jsonl
+from nanobot.session.file import session_title
+from nanobot.session.file_format import decode, is_record
 from nanobot.session.folder import SessionFolder
-from nanobot.session.imported import describe_import, read_conversations
-from nanobot.session.lines import decode, is_record
+from nanobot.session.import_export import describe_import, format_markdown, format_text, read_conversations, to_jsonl
 from nanobot.session.manager import Session, SessionManager
-from nanobot.session.reader import session_title
 from nanobot.utils.files import write_atomic
 from nanobot.utils.text import count_noun
 
@@ -50,7 +50,6 @@ class SessionHit(NamedTuple):
 
 
 def list_(json: JsonOption = False) -> None:
-    """List all conversations, newest first, archived ones included."""
     rows = [
         {
             **{key: row[key] for key in ("name", "key", "updated_at", "messages", "archived", "path")},
@@ -135,9 +134,12 @@ def search(
 
 
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
-    """Every visible message that contains the text. Parsing is slow, so lines without it are skipped."""
+    """Every visible message that contains the text, newest first, those in the archives of the months last. Parsing is
+    slow, so lines without it are skipped.
+    """
     needle, written = text.casefold(), json_text.dumps(text, ensure_ascii=False)[1:-1].casefold()
-    for name, data in _session_files(sessions):
+    files = ((str(row["name"]), Path(row["path"]).read_bytes()) for row in sessions.list_sessions())
+    for name, data in chain(files, sessions.packed_files()):
         for line in data.split(b"\n"):
             if b"\\u" not in line and written not in line.decode(errors="replace").casefold():
                 continue  # characters may be escaped
@@ -146,13 +148,6 @@ def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
                 if (start := content.casefold().find(needle)) >= 0:
                     snippet = to_one_line(content[max(0, start - SNIPPET_BEFORE) : start + len(text) + SNIPPET_AFTER])
                     yield SessionHit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
-
-
-def _session_files(sessions: SessionManager) -> Iterator[tuple[str, bytes]]:
-    """The name and the content of every session, newest first, then of those in the archives of the months."""
-    for row in sessions.list_sessions():
-        yield row["name"], Path(row["path"]).read_bytes()
-    yield from sessions.packed_files()
 
 
 def _find_words(setup: Setup, text: str, limit: int) -> list[SessionHit]:
@@ -167,7 +162,7 @@ def _find_words(setup: Setup, text: str, limit: int) -> list[SessionHit]:
 
 def _open_index(setup: Setup) -> "SearchIndex":
     from nanobot.session.search.index import SearchIndex  # slow to import
-    from nanobot.session.search.sources import sources_of
+    from nanobot.session.search.update import sources_of
 
     sessions, opener = SessionFolder(setup.workspace, setup.paths.legacy_sessions), Opener(PathPolicy(setup.workspace))
     return SearchIndex(setup.paths.search, lambda: sources_of(sessions, setup.workspace / "memory"), opener.descriptor)
@@ -175,7 +170,7 @@ def _open_index(setup: Setup) -> "SearchIndex":
 
 def _open_sessions() -> tuple[Setup, SessionManager]:
     setup = read_setup(secrets=False)
-    return setup, SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
+    return setup, setup.sessions()
 
 
 def _read_session(sessions: SessionManager, name: str) -> Session:
