@@ -9,17 +9,16 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path, PurePath
 
 from nanobot.agent.memory.store import BUDGET_BYTES, NOTES_HEADING, MemoryStore, file_stamp, read_capped
 from nanobot.agent.scope import OWNERS, Scope, restrict_paths
 from nanobot.agent.skills.loader import SkillCatalog, SkillsLoader
-from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
-from nanobot.messages.types import ChatMessage, with_context
-from nanobot.security.files.open import Opener, Stamp
+from nanobot.messages.types import CONTEXT_CLOSE, CONTEXT_MARK, ChatMessage, with_context
+from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.clock import Clock, SystemClock, zone_name
 
@@ -69,21 +68,14 @@ Before you do what a skill describes, read its file with `read_file`. `$name` in
 available="false" lacks something it requires: say so, or help to install it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _PromptSources:
-    """Cache key of the system prompt: equal sources give equal prompts."""
-
-    files: tuple[Stamp | None, ...]
-    catalog: SkillCatalog
-
-
 @dataclass(slots=True)
 class _CachedPrompt:
     """The prompt of one scope (and of one day, where not all skills fit): its source files and the last result."""
 
     memory: MemoryStore
     files: tuple[str, ...]
-    built: tuple[_PromptSources, str] | None = None
+    built: tuple[tuple[object, ...], str] | None = None
+    """Equal sources give equal prompts."""
 
 
 class ContextBuilder:
@@ -95,16 +87,12 @@ class ContextBuilder:
         *,
         clock: Clock | None = None,
         name: str = "nanobot",
-        disabled_skills: Collection[str] = (),
-        builtin_skills_dir: Path | None = None,
         paths: PathPolicy | None = None,
         memory_budget_bytes: int = BUDGET_BYTES,
         skills: SkillsLoader | None = None,
         database: Path | None = None,
     ) -> None:
-        """`paths`: where links in the workspace may lead. `skills` overrides the two parameters about skills.
-        `database` has the revisions of the memory.
-        """
+        """`paths`: where links in the workspace may lead. `database` has the revisions of the memory."""
         self.workspace = workspace.expanduser().absolute()
         self.files = Opener(paths or PathPolicy(self.workspace))
         """Opens the workspace files that nanobot itself reads and writes."""
@@ -112,7 +100,7 @@ class ContextBuilder:
             self.workspace, clock=clock, files=self.files, budget_bytes=memory_budget_bytes, database=database
         )
         """The owner's memory; `memory_of` returns those of chats."""
-        self.skills = skills or SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills, self.files.descriptor)
+        self.skills = skills or SkillsLoader(self.workspace, opener=self.files.descriptor)
         self._clock = clock or SystemClock()
         self._name = name
         self._prompts: dict[tuple[Scope, date | None], _CachedPrompt] = {}
@@ -125,7 +113,7 @@ class ContextBuilder:
         """
         catalog = self.skills.catalog(began)
         prompt = self._prompt_for(scope, catalog.day)
-        sources = _PromptSources(tuple(map(file_stamp, prompt.files)), catalog)
+        sources = (catalog, *map(file_stamp, prompt.files))
         if prompt.built is None or prompt.built[0] != sources:
             prompt.built = (sources, self._build(catalog, prompt.memory))
         text = prompt.built[1]
@@ -187,14 +175,19 @@ class ContextBuilder:
 
         `folder` is where the person's terminal is; it is named if tools may read it.
         """
-        lines = [CONTEXT_OPEN, f"Current Time: {_format_time(self._clock.now())}"]
+        now = self._clock.now()
+        offset = now.strftime("%z") or "+0000"
+        time = f"{now:%Y-%m-%d %H:%M (%A)} ({zone_name(now)}, UTC{offset[:3]}:{offset[3:5]})"
+        lines = [CONTEXT_OPEN, f"Current Time: {time}"]
         fields = {"Channel": channel, "Chat ID": chat_id, "Current Folder": self._describe_folder(folder)}
         lines += [f"{label}: {_CONTROL.sub(' ', value)}" for label, value in fields.items() if value]
         block = "\n".join([*lines, CONTEXT_CLOSE])
         if note:
             block = f"{note}\n\n{block}"
         notes = self.memory_of(scope).todays_notes()
-        return f"{notes}\n\n{block}" if notes and not _was_shown(notes, history) else block
+        contexts = (message.get("runtime_context") or "" for message in reversed(history))
+        shown = next((text for text in contexts if text.startswith(NOTES_HEADING)), "")
+        return f"{notes}\n\n{block}" if notes and not shown.startswith(f"{notes}\n\n") else block
 
     def _describe_folder(self, folder: str) -> str:
         """The folder and what tools may do in it; empty for the workspace and where they may not read."""
@@ -209,21 +202,7 @@ class ContextBuilder:
         return f"{folder} (where the person works; relative paths in their words start there; {use})"
 
     def _build(self, catalog: SkillCatalog, memory: MemoryStore) -> str:
-        files = replace(self.files, policy=restrict_paths(self.files.policy, memory.scope))
-        parts = [
-            self._identity(memory),
-            *(
-                _section(f"## {name}", read_capped(self.workspace / name, files))
-                for name in _bootstrap_files(memory.scope)
-            ),
-            _section("# Memory", memory.long_term_context()),
-            _section("# Active Skills", self.skills.load_skills_for_context(self.skills.get_always_skills())),
-            _section(_SKILLS_INTRO, self.skills.format_catalog(catalog)),
-        ]
-        return _SEPARATOR.join(part for part in parts if part)
-
-    def _identity(self, memory: MemoryStore) -> str:
-        return _IDENTITY.format(
+        identity = _IDENTITY.format(
             name=self._name,
             system=system_name(),
             python=platform.python_version(),
@@ -233,6 +212,18 @@ class ContextBuilder:
             note=memory.memory_dir / "YYYY-MM-DD.md",  # the day itself would move the prompt every midnight
             skills=self.workspace / "skills" / "<name>" / "SKILL.md",
         )
+        files = replace(self.files, policy=restrict_paths(self.files.policy, memory.scope))
+        parts = [
+            identity,
+            *(
+                _section(f"## {name}", read_capped(self.workspace / name, files))
+                for name in _bootstrap_files(memory.scope)
+            ),
+            _section("# Memory", memory.long_term_context()),
+            _section("# Active Skills", self.skills.load_skills_for_context(self.skills.get_always_skills())),
+            _section(_SKILLS_INTRO, self.skills.format_catalog(catalog)),
+        ]
+        return _SEPARATOR.join(part for part in parts if part)
 
 
 def system_name() -> str:
@@ -268,17 +259,6 @@ def with_attachments(text: str, media: Sequence[str] = ()) -> str:
 def _attachment_kind(path: str) -> str:
     suffix = PurePath(path).suffix.lower()
     return "image" if suffix in _IMAGES else "audio" if suffix in _AUDIO else "file"
-
-
-def _format_time(now: datetime) -> str:
-    offset = now.strftime("%z") or "+0000"
-    return f"{now:%Y-%m-%d %H:%M (%A)} ({zone_name(now)}, UTC{offset[:3]}:{offset[3:5]})"
-
-
-def _was_shown(notes: str, history: Sequence[ChatMessage]) -> bool:
-    """Whether these are the notes that the history showed last."""
-    shown = (message.get("runtime_context") or "" for message in reversed(history))
-    return next((text for text in shown if text.startswith(NOTES_HEADING)), "").startswith(f"{notes}\n\n")
 
 
 def _bootstrap_files(scope: Scope) -> Sequence[str]:

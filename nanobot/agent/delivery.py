@@ -31,10 +31,9 @@ class Delivery:
     ) -> None:
         """`buttons` are shown below the reply."""
         self._bus = bus
+        self._message = message
         self._address = message.address
         self._policy = policy
-        self._reply_to = message.message_id
-        self._answers = message.journal_key
         self._buttons = buttons
         self._pending_text = ""
         """Text that becomes a progress message if the turn continues. If the turn ends, the reply contains it."""
@@ -62,7 +61,10 @@ class Delivery:
             case events.Notice(text=text):
                 self._post(OutboundKind.NOTICE, text, event)
             case events.ApprovalAsked(text=text):
-                self._post(OutboundKind.NOTICE, f"{text}\n{_answer_hint(event)}", event, _buttons(event))
+                choices = "yes, always or no" if event.may_always else "yes or no"
+                minutes = f"{event.expires_s / 60:g} minutes"
+                hint = f"Only an owner's answer counts: a button, or {choices}, within {minutes}."
+                self._post(OutboundKind.NOTICE, f"{text}\n{hint}", event, _buttons(event))
             case events.ApprovalAnswered(answer=events.Answer.EXPIRED):
                 self._post(OutboundKind.NOTICE, "Nobody answered my question in time, so I did not do it.", event)
             case events.TurnEnded(later=True) if not policy.replies:
@@ -80,28 +82,15 @@ class Delivery:
             self._pending_text = ""
 
     def _post(self, kind: OutboundKind, text: str, event: events.TurnEvent, buttons: tuple[Button, ...] = ()) -> None:
-        self._bus.post_outbound(
-            OutboundMessage(
-                self._address.channel,
-                self._address.chat_id,
-                text,
-                reply_to=self._reply_to if kind in _QUOTED_KINDS else None,
-                kind=kind,
-                turn_id=event.turn_id,
-                thread_id=self._address.thread_id,
-                answers=self._answers,
-                buttons=buttons,
-            )
-        )
+        message, to = self._message, self._address
+        outbound = OutboundMessage(to.channel, to.chat_id, text, kind=kind, thread_id=to.thread_id, buttons=buttons)
+        outbound.turn_id, outbound.answers = event.turn_id, message.journal_key
+        outbound.reply_to = message.message_id if kind in _QUOTED_KINDS else None
+        self._bus.post_outbound(outbound)
 
 
 _QUOTED_KINDS = (OutboundKind.REPLY, OutboundKind.STREAM_DELTA, OutboundKind.RECEIPT)
 """Kinds that a channel may show as an answer to the message: reply, streamed reply, receipt."""
-
-
-def _answer_hint(asked: events.ApprovalAsked) -> str:
-    choices = "yes, always or no" if asked.may_always else "yes or no"
-    return f"Only an owner's answer counts: a button, or {choices}, within {asked.expires_s / 60:g} minutes."
 
 
 def _buttons(asked: events.ApprovalAsked) -> tuple[Button, ...]:

@@ -4,23 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
+from nanobot.agent import events
 from nanobot.agent.command import is_from_owner, parse_command
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery, DeliveryPolicy, tool_hint
-from nanobot.agent.events import (
-    EventSink,
-    Notice,
-    NoticeKind,
-    TextEnded,
-    ToolStarted,
-    TurnEnded,
-    TurnEvent,
-    TurnOutcome,
-    TurnResult,
-)
+from nanobot.agent.events import EventSink, TurnEvent, TurnOutcome, TurnResult
 from nanobot.agent.hooks import Hook
 from nanobot.agent.lanes import Lanes, Slots
 from nanobot.agent.pipeline.pipeline import RESUMES_LATER, SEND_AGAIN_LATER, Pipeline
@@ -53,20 +44,21 @@ _JOURNAL_STATES = {TurnOutcome.REFUSED: InboundState.REFUSED, TurnOutcome.FAILED
 class LoopPolicy:
     """How messages are queued and answered."""
 
-    max_concurrent_turns: int = 64
-    steering: bool = True
+    max_concurrent_turns: int
+    steering: bool
     """Whether a message that arrives while its session's turn runs may join that turn."""
-    delivery: Callable[[str], DeliveryPolicy] = field(default_factory=lambda: lambda channel: DeliveryPolicy())
+    delivery: Callable[[str], DeliveryPolicy]
     """The delivery policy of a channel, by its name."""
 
 
 class AgentLoop:
     """Turns messages into replies: `run` serves the bus, `run_turn` serves a caller that waits for the result."""
 
-    def __init__(self, bus: MessageBus, deps: TurnDeps, policy: LoopPolicy | None = None) -> None:
+    def __init__(self, bus: MessageBus, deps: TurnDeps, policy: LoopPolicy) -> None:
         self.bus = bus
+        self.commands = deps.commands
         self._deps = deps
-        self._policy = policy or LoopPolicy()
+        self._policy = policy
         self._pipeline = Pipeline(deps)
         self._lanes = Lanes()
         self._slots = Slots(self._policy.max_concurrent_turns)
@@ -89,11 +81,6 @@ class AgentLoop:
     def is_stopping(self) -> bool:
         """Whether `stop` was called: interrupted turns are resumed at the next start."""
         return self._stopping.is_set()
-
-    @property
-    def commands(self) -> SlashCommands:
-        """The slash commands of this agent."""
-        return self._deps.commands
 
     async def run(self) -> None:
         """Serve messages from the bus until `stop`, or until the bus closes. Each gets one reply at its own address.
@@ -237,9 +224,9 @@ class AgentLoop:
         def sink(event: TurnEvent) -> None:
             if on_progress is None:
                 return
-            if isinstance(event, TextEnded) and not event.final:
+            if isinstance(event, events.TextEnded) and not event.final:
                 on_progress(event.text)
-            elif isinstance(event, ToolStarted):
+            elif isinstance(event, events.ToolStarted):
                 on_progress(tool_hint(event.name, event.arguments))
 
         result = await self.run_turn(message, sink if on_progress else None)
@@ -258,12 +245,12 @@ class AgentLoop:
                 except StorageError as error:
                     return _end_without_run(turn, TurnOutcome.FAILED, str(error))
                 return _end_without_run(turn, TurnOutcome.ANSWERED, text)
-            if router is not None and not turn.request.resumes and router.is_answer(message):
+            if not turn.request.resumes and router.is_answer(message):
                 return _end_without_run(turn, TurnOutcome.ANSWERED, router.handle_answer(message))
             return await self._run_in_lane(turn, may_join=may_join)
         except asyncio.CancelledError:
             if not turn.progress.has_ended:  # cancelled while it was still queued
-                turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
+                turn.emit(events.TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
             raise
         finally:
             turn.release()
@@ -273,7 +260,7 @@ class AgentLoop:
 
         def on_wait() -> None:
             if may_join:
-                turn.emit(Notice(text=_RECEIPT, kind=NoticeKind.RECEIPT))
+                turn.emit(events.Notice(text=_RECEIPT, kind=events.NoticeKind.RECEIPT))
 
         async with self._lanes.enter(
             key, turn if may_join else None, on_wait, yields_to_steering=is_background
@@ -286,10 +273,14 @@ class AgentLoop:
         task = entry.joined.task
         assert task is not None  # noqa: S101 it runs
         await asyncio.wait([task])
-        if not any(turn.message is other for other in entry.joined.joining.unread):
-            return _end_joined(turn, task)
-        # the receipt was sent already; hooks see the message as the start of a turn
-        return await self._run_in_lane(turn, may_join=False)
+        if any(turn.message is other for other in entry.joined.joining.unread):
+            # the receipt was sent already; hooks see the message as the start of a turn
+            return await self._run_in_lane(turn, may_join=False)
+        if task.cancelled():
+            return _end_without_run(turn, TurnOutcome.STOPPED, _JOINED_TURN_ENDED)
+        result = task.result()  # that turn sends the one reply
+        turn.emit(events.TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
+        return result
 
     async def _run_as_task(self, turn: Turn) -> TurnResult:
         key, is_subagent = turn.message.session_key, turn.request.profile.is_subagent
@@ -346,14 +337,14 @@ class AgentLoop:
 
     async def _read_reminder_answer(self, message: InboundMessage) -> None:
         """Turn a word that answers the reminder above it into its command."""
-        if self._deps.reminder_answer is not None and (command := await self._deps.reminder_answer(message)):
+        if command := await self._deps.reminder_answer(message):
             message.content = command
 
     def bypasses_lane(self, message: InboundMessage) -> bool:
         """Whether a message skips the queue: a priority command, or the answer that the running turn waits for."""
-        router, command = self._deps.approval_router, parse_command(message.content)
+        command = parse_command(message.content)
         is_priority = command is not None and command.name in SlashCommands.AT_ONCE
-        return is_priority or (router is not None and router.is_answer(message))
+        return is_priority or self._deps.approval_router.is_answer(message)
 
     async def _handle_stop(self, message: InboundMessage) -> str:
         """Stop the session's turn, unless it started after this message, and return the reply."""
@@ -362,9 +353,9 @@ class AgentLoop:
         if running is None or not self._predates(running, message):
             if stopped := await self._stop_background(message):
                 return f"Stopped: {stopped}."
-            goals = self._deps.goals
-            return (await goals.other_process_note(session_key) if goals is not None else "") or "Nothing is running."
-        if not _may_stop(message, running.message):
+            return await self._deps.goals.other_process_note(session_key) or "Nothing is running."
+        asked = running.message
+        if not is_from_owner(message) and (message.channel, message.sender_id) != (asked.channel, asked.sender_id):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
         tools = running.progress.open.names()
         ended_tools = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
@@ -378,11 +369,9 @@ class AgentLoop:
 
     async def _stop_background(self, message: InboundMessage) -> str:
         """Stop the session's goal and subagents. Return a description of what was stopped."""
-        goals, subagents = self._deps.goals, self._deps.subagents
         # before the goal: the stopped turn cancels the subagents it waits for, and the reply names those too
-        stopping = asyncio.create_task(subagents.stop_for(message)) if subagents is not None else None
-        goal = await goals.stop_for(message) if goals is not None else ""
-        labels = await stopping if stopping is not None else ()
+        stopping = asyncio.create_task(self._deps.subagents.stop_for(message))
+        goal, labels = await self._deps.goals.stop_for(message), await stopping
         stopped = [f"the goal ({goal})"] if goal else []
         stopped += [f"{count_noun(len(labels), 'subagent')} ({', '.join(labels)})"] if labels else []
         return " and ".join(stopped)
@@ -423,9 +412,8 @@ class AgentLoop:
 
     async def _resume_background(self, session_key: str | None = None) -> None:
         """Resume the goals and subagents of one session, or of all. Never raises."""
-        for background in (self._deps.goals, self._deps.subagents):
-            if background is not None:
-                await background.recover(session_key)
+        await self._deps.goals.recover(session_key)
+        await self._deps.subagents.recover(session_key)
 
     async def _resume(
         self, interrupted: InterruptedTurn, sink: EventSink | None, *, attended: bool = False, joined: int = 0
@@ -443,7 +431,7 @@ class AgentLoop:
 
 def _end_without_run(turn: Turn, outcome: TurnOutcome, text: str, *, later: bool = False) -> TurnResult:
     """End a turn that never entered the pipeline."""
-    turn.emit(TurnEnded(outcome=outcome, text=text, later=later or None))
+    turn.emit(events.TurnEnded(outcome=outcome, text=text, later=later or None))
     return TurnResult(outcome, text, turn_id=turn.turn_id, later=later)
 
 
@@ -452,17 +440,3 @@ def _postpone(turn: Turn) -> TurnResult:
     later = turn.request.resumes or turn.message.journal_key is not None
     text = RESUMES_LATER if turn.request.resumes else "" if later else SEND_AGAIN_LATER
     return _end_without_run(turn, TurnOutcome.STOPPED, text, later=later)
-
-
-def _end_joined(turn: Turn, joined_turn: asyncio.Future[TurnResult]) -> TurnResult:
-    """End a message that joined another turn: that turn sends the one reply."""
-    if joined_turn.cancelled():
-        return _end_without_run(turn, TurnOutcome.STOPPED, _JOINED_TURN_ENDED)
-    result = joined_turn.result()
-    turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
-    return result
-
-
-def _may_stop(message: InboundMessage, request: InboundMessage) -> bool:
-    """Only owners and the sender of the request may stop its turn; in a group, other members may not."""
-    return is_from_owner(message) or (message.channel, message.sender_id) == (request.channel, request.sender_id)

@@ -33,11 +33,6 @@ class Scope:
         return "/".join(filter(None, [GOAL_NOTES, self.folder]))
 
 
-async def owners_scope(message: object) -> Scope:
-    """The scope of a message where every turn is the owner's."""
-    return OWNERS
-
-
 GOAL_NOTES = "goals"
 """Folder in the workspace with the notes that subagents of a goal write for each other."""
 SHARED = "SHARED.md"

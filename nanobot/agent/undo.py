@@ -20,8 +20,7 @@ from nanobot.agent.command import CommandCall, CommandEntry
 from nanobot.agent.scope import Scope, restrict_paths
 from nanobot.agent.tools.disk import FILE_ERRORS, explain_error, new_file_mode, opener
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
-from nanobot.messages.shown import visible_text
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, visible_text
 from nanobot.providers.base import parse_arguments
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy

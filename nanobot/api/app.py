@@ -24,7 +24,7 @@ from nanobot.api.turns import ApiTurns, ApiView, session_key
 from nanobot.config.paths import DataPaths
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.net import sse
-from nanobot.runtime.deletion import delete_session
+from nanobot.runtime.archive import delete_session
 from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.files.open import Opener

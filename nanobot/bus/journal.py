@@ -108,7 +108,9 @@ class Journal:
 
     async def receive(self, message: InboundMessage) -> bool:
         """Accept a message and set its `journal_key`; durable on return. Return False for a duplicate."""
-        message.journal_key = message.journal_key or _journal_key(message)
+        if not message.journal_key:  # a message without an id is never a duplicate
+            number = message.message_id or secrets.token_hex(8)
+            message.journal_key = escape_surrogates(f"{message.channel}:{message.chat_id}:{number}")
         row = (message.journal_key, InboundState.RECEIVED, strict_json(message.to_json()), now := self._now())
         if now - self._pruned_at >= _DAY_S:
             self._pruned_at = now
@@ -167,12 +169,13 @@ class Journal:
         A turn has one reply, and a text that the `message` tool sent is not sent again by it or by the reply. Questions
         and notices are never duplicates.
         """
-        rows = [(strict_json(message.to_json()), _reply_of(message), _dedupe_key(message)) for message in messages]
+        rows = [(strict_json(message.to_json()), _dedupe_key(message)) for message in messages]
         now = self._now()
 
         def insert(db: "Connection") -> list[int | None]:
             ids: list[int | None] = []
-            for message, (body, reply_of, text_of) in zip(messages, rows, strict=True):
+            for message, (body, text_of) in zip(messages, rows, strict=True):
+                reply_of = message.turn_id if message.kind is OutboundKind.REPLY else None
                 row = (OutboundState.WAITING, body, reply_of, text_of, message.answers, now)
                 done = db.execute(
                     "INSERT INTO outbound (state, body, reply_of, text_of, answers, created_at) "
@@ -289,15 +292,6 @@ def _prune(db: "Connection", now: float) -> None:
     """Delete what was settled long ago."""
     for table in ("inbound", "outbound", "shown"):
         db.execute(f"DELETE FROM {table} WHERE settled_at < ?", (now - KEPT_DAYS * _DAY_S,))  # noqa: S608 names of ours
-
-
-def _journal_key(message: InboundMessage) -> str:
-    """The key that detects duplicates; random for a message without an id."""
-    return escape_surrogates(f"{message.channel}:{message.chat_id}:{message.message_id or secrets.token_hex(8)}")
-
-
-def _reply_of(message: OutboundMessage) -> str | None:
-    return message.turn_id if message.kind is OutboundKind.REPLY else None
 
 
 def _dedupe_key(message: OutboundMessage) -> str | None:

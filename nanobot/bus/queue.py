@@ -71,7 +71,8 @@ class MessageBus:
     def __init__(self, journal: Journal | None = None) -> None:
         self._inbound: _ClosableQueue[InboundMessage] = _ClosableQueue()
         self._outbound: _ClosableQueue[OutboundMessage] = _ClosableQueue()
-        self._journal = journal
+        self.journal = journal
+        """None if messages in flight may be lost in a crash."""
         self._posted: deque[_Posted] = deque()
         """Outbound messages that are not in their queue yet."""
         self._unsettled: dict[str, InboundMessage] = {}
@@ -95,29 +96,24 @@ class MessageBus:
         self._retrying: asyncio.Task[None] | None = None
         self._has_failed = False
 
-    @property
-    def journal(self) -> Journal | None:
-        """The journal; None if messages in flight may be lost in a crash."""
-        return self._journal
-
     @asynccontextmanager
     async def open(self) -> AsyncIterator["MessageBus"]:
         """Load what a crash left, and queue outbound messages that were not sent. On exit everything is written."""
-        if self._journal is None:
+        if self.journal is None:
             yield self
             return
-        for message in await self._journal.load_unsent():
+        for message in await self.journal.load_unsent():
             message.receipt = Receipt()
             self._outbound.put(message)
         waiting: set[str] = set()
-        for unsettled_message in await self._journal.load_unsettled():  # before channels accept new messages
+        for unsettled_message in await self.journal.load_unsettled():  # before channels accept new messages
             if unsettled_message.attachments or unsettled_message.session_key in waiting:
                 waiting.add(unsettled_message.session_key)
                 self._incomplete.append(unsettled_message)
             else:
                 self._track_unsettled(unsettled_message)
             self._track_open(unsettled_message)
-        self._stream_updates = await self._journal.load_shown()
+        self._stream_updates = await self.journal.load_shown()
         try:
             yield self
         finally:
@@ -133,10 +129,10 @@ class MessageBus:
         journaled message is always queued.
         """
         accepting = self._accept(message, is_ready=is_ready)
-        return await (finish(accepting) if self._journal is not None else accepting)
+        return await (finish(accepting) if self.journal is not None else accepting)
 
     async def _accept(self, message: InboundMessage, *, is_ready: bool) -> bool:
-        if self._journal is not None and not await self._journal.receive(message):
+        if self.journal is not None and not await self.journal.receive(message):
             return False
         if is_ready:
             self._inbound.put(message)
@@ -151,8 +147,8 @@ class MessageBus:
 
     async def save_inbound(self, message: InboundMessage) -> None:
         """Update an accepted message in the journal. Raises StorageError."""
-        if self._journal is not None:
-            await self._journal.save(message)
+        if self.journal is not None:
+            await self.journal.save(message)
 
     def release(self, message: InboundMessage) -> None:
         """Queue an accepted message that has become ready. Never raises."""
@@ -165,7 +161,7 @@ class MessageBus:
     async def consume_inbound(self) -> InboundMessage | None:
         """Take the next inbound message; None once the bus is closed and drained. Cancelling loses none."""
         message = await self._inbound.take()
-        if message is not None and self._journal is not None:
+        if message is not None and self.journal is not None:
             self._track_unsettled(message)
         return message
 
@@ -220,7 +216,7 @@ class MessageBus:
     def post_outbound(self, message: OutboundMessage) -> Receipt:
         """Like `publish_outbound`, without waiting. A duplicate is not sent again; its receipt settles empty."""
         message.receipt = message.receipt or Receipt()
-        if self._journal is None:
+        if self.journal is None:
             self._outbound.put(message)
             return message.receipt
         message.kind = OutboundKind(message.kind)  # a plugin may set its text
@@ -229,7 +225,7 @@ class MessageBus:
         if posted.is_ready:
             self._queue_posted()
         else:
-            self._start(self._journal_posted(self._journal, posted))
+            self._start(self._journal_posted(self.journal, posted))
         return message.receipt
 
     async def _journal_posted(self, journal: Journal, posted: _Posted) -> None:
@@ -313,7 +309,7 @@ class MessageBus:
 
     async def flush(self) -> None:
         """Wait until everything posted so far is written; failed writes are retried later."""
-        if self._journal is not None:
+        if self.journal is not None:
             await self._start(self._write(lambda journal: journal.flush()))
 
     def close(self) -> None:
@@ -347,10 +343,10 @@ class MessageBus:
 
     async def _write(self, write: Write, *, is_retried: bool = False) -> None:
         """Write to the journal, if there is one. On failure log it and go on, or retry it later."""
-        if self._journal is None:
+        if self.journal is None:
             return
         try:
-            await write(self._journal)
+            await write(self.journal)
         except StorageError as error:
             self._retry_later(write if is_retried else None, error)
 
@@ -370,9 +366,9 @@ class MessageBus:
 
     async def _retry_writes(self) -> bool:
         """Retry all failed writes in order. Return whether none is left."""
-        while self._journal is not None and self._retries:
+        while self.journal is not None and self._retries:
             try:
-                await self._retries[0](self._journal)
+                await self._retries[0](self.journal)
             except StorageError:
                 return False
             except Exception:  # it would fail again and block those behind it

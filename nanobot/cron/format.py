@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from nanobot.bus.events import InboundMessage
 from nanobot.cron.schedule import from_ms, job_zone_or_host, read_wall_time, to_ms, zone_of
 from nanobot.cron.types import CronError, CronJob, CronSchedule, Notify, Run
-from nanobot.messages.shown import JOB_NOTE
-from nanobot.messages.types import Origin
+from nanobot.messages.types import JOB_NOTE, Origin
 from nanobot.utils.clock import zone_name
 from nanobot.utils.text import format_when, relative_time
 

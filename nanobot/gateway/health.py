@@ -17,19 +17,17 @@ from nanobot.bus.journal import JournalCounts
 from nanobot.channels.status import ChannelState
 from nanobot.errors import StorageError
 from nanobot.gateway.channels import GatewayChannels
-from nanobot.gateway.notices import DeadLetters
 from nanobot.gateway.process import tell_service_manager
 from nanobot.gateway.supervisor import TaskSupervisor
 from nanobot.runtime.build import Runtime
 from nanobot.security.secrets import redact_named
-from nanobot.utils.clock import Clock
 
 BEAT_S = 1.0
 GONE_S = 45.0
 """How long a channel may be disconnected before the report is failing."""
 LAG_S = 5.0
 SILENT_S = 10.0
-"""How long the loop monitor may be silent."""
+"""How long the measuring of the event loop may be silent."""
 LEAST_FREE = 100 * 1024 * 1024
 """Free bytes on the disk below which writes of journal and sessions are about to fail."""
 COUNTED_S = 5.0
@@ -39,50 +37,35 @@ Report = dict[str, Any]
 _UPPER = re.compile("(?=[A-Z])")
 
 
-class LoopMonitor:
-    """Measures the event loop's delay once a second, and pings the watchdog of systemd.
-
-    A blocked event loop stops the pings, so that systemd restarts the gateway.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last = clock.monotonic()
-        self._delays: deque[float] = deque(maxlen=60)
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since the last beat."""
-        return self._clock.monotonic() - self._last
-
-    @property
-    def lag_s(self) -> float:
-        """The event loop's longest delay in the last minute, in seconds."""
-        return max(self._delays, default=0.0)
-
-    async def run(self) -> None:
-        while True:
-            self._last = self._clock.monotonic()
-            tell_service_manager("WATCHDOG=1")
-            await asyncio.sleep(BEAT_S)
-            self._delays.append(max(0.0, self.silent_s - BEAT_S))
-
-
 class HealthReporter:
-    """Builds the report."""
+    """Builds the report, and measures the event loop's delay."""
 
-    def __init__(
-        self, runtime: Runtime, channels: GatewayChannels, supervisor: TaskSupervisor, dead_letters: DeadLetters
-    ) -> None:
-        self.loop_monitor = LoopMonitor(runtime.clock)
-        self.began_at = runtime.clock.monotonic()
+    def __init__(self, runtime: Runtime, channels: GatewayChannels, supervisor: TaskSupervisor) -> None:
+        self.began_at = self._beat_at = runtime.clock.monotonic()
+        self._delays: deque[float] = deque(maxlen=60)
+        """Of the event loop in the last minute, in seconds."""
         self._runtime = runtime
         self._channels = channels
         self._supervisor = supervisor
-        self.dead_letters = dead_letters
+        self.dead_letters = channels.dead_letters
         self._counts = JournalCounts()
         self._counted_at = -COUNTED_S
         self._journal_error = ""
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the event loop was measured last."""
+        return self._runtime.clock.monotonic() - self._beat_at
+
+    async def monitor_loop(self) -> None:
+        """Measure the event loop's delay once a second, and ping the watchdog of systemd: a blocked event loop stops
+        the pings, so that systemd restarts the gateway.
+        """
+        while True:
+            self._beat_at = self._runtime.clock.monotonic()
+            tell_service_manager("WATCHDOG=1")
+            await asyncio.sleep(BEAT_S)
+            self._delays.append(max(0.0, self.silent_s - BEAT_S))
 
     async def report(self) -> Report:
         """The report as JSON data. Never raises."""
@@ -120,9 +103,9 @@ class HealthReporter:
             },
             "deadLetters": self.dead_letters.count,
             "runningTurns": len(status.running),
-            "plugins": [redact_named(trouble) for trouble in runtime.troubles()],
+            "plugins": [redact_named(trouble) for trouble in runtime.loop.commands.problems()],
             "modelError": redact_named(status.model_error or ""),
-            "loopLagS": round(self.loop_monitor.lag_s, 4),
+            "loopLagS": round(max(self._delays, default=0.0), 4),
             "diskFreeBytes": free,
             "lastError": redact_named(status.last_error or ""),
         }
@@ -142,8 +125,9 @@ class HealthReporter:
             yield f"model: the last turn got no answer: {self._runtime.status.model_error}"
         if self._journal_error:
             yield self._journal_error
-        if self.loop_monitor.silent_s > SILENT_S or self.loop_monitor.lag_s > LAG_S:
-            yield f"the event loop was blocked for {max(self.loop_monitor.silent_s, self.loop_monitor.lag_s):.1f} s"
+        lag_s = max(self._delays, default=0.0)
+        if self.silent_s > SILENT_S or lag_s > LAG_S:
+            yield f"the event loop was blocked for {max(self.silent_s, lag_s):.1f} s"
         if free is not None and free < LEAST_FREE:
             yield f"only {free // 1024 // 1024} MB are free on the disk of {self._runtime.data_dir}: free some space"
 

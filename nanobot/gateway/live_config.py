@@ -164,17 +164,12 @@ class LiveConfig:
 
 def _copy(key: _Path, source: Any, target: Any) -> None:
     """Copy the value of this key between two configs."""
-    *parents, name = (shape.name for shape in _shapes(key))
-    for parent in parents:
-        source, target = getattr(source, parent), getattr(target, parent)
-    setattr(target, name, getattr(source, name))
-
-
-def _shapes(key: _Path) -> Iterable[Shape]:
     shape = Shape(Config)
-    for part in key:
+    for part in key[:-1]:
         shape = shape.keys[part]
-        yield shape
+        source, target = getattr(source, shape.name), getattr(target, shape.name)
+    name = shape.keys[key[-1]].name
+    setattr(target, name, getattr(source, name))
 
 
 def _log_changed(paths: Iterable[_Path], level: int = logging.INFO, text: str = "the config was changed: %s") -> None:

@@ -24,15 +24,15 @@ from nanobot.config.loader import closed_channels
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
-from nanobot.gateway.channels import GatewayChannels
-from nanobot.gateway.control.requests import ControlRequests
+from nanobot.gateway.channels import (
+    ApiChannel,
+    GatewayChannels,
+    TerminalChannel,
+    WebChannel,
+)
 from nanobot.gateway.control.server import ControlServer
 from nanobot.gateway.health import HealthReporter
-from nanobot.gateway.heartbeat import heartbeat_task
-from nanobot.gateway.internal_channels import ApiChannel, TerminalChannel, WebChannel
-from nanobot.gateway.jobs import jobs_task
 from nanobot.gateway.live_config import POLL_S, LiveConfig
-from nanobot.gateway.notices import DeadLetters, report_pairing_codes
 from nanobot.gateway.process import (
     ExitReason,
     LockHolder,
@@ -41,15 +41,15 @@ from nanobot.gateway.process import (
     single_instance,
     tell_service_manager,
 )
+from nanobot.gateway.scheduled import heartbeat_task, jobs_task
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
 from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
-from nanobot.pairing.store import Pending
 from nanobot.providers.base import LLMProvider
+from nanobot.runtime.archive import keep_packing
 from nanobot.runtime.build import DATABASE_SCHEMA as RUNTIME_SCHEMA
 from nanobot.runtime.build import Runtime, build_runtime
-from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import SCHEMA as CREDENTIALS_SCHEMA
 from nanobot.security.credentials import CredentialKind, Credentials
 from nanobot.utils.clock import Clock
@@ -107,10 +107,8 @@ class Gateway:
         self.supervisor = TaskSupervisor(clock)
         self._options = options
         self._config_file = config.loaded_from.file or places.config
-        self._dead_letters = DeadLetters()
-        self._pairing_codes: asyncio.Queue[Pending] = asyncio.Queue()
-        self.channels = GatewayChannels(runtime, self._dead_letters.put, self._on_pairing_code)
-        self.reporter = HealthReporter(runtime, self.channels, self.supervisor, self._dead_letters)
+        self.channels = GatewayChannels(runtime, feed)
+        self.reporter = HealthReporter(runtime, self.channels, self.supervisor)
         self._live = LiveConfig(
             self._config_file,
             config,
@@ -137,26 +135,33 @@ class Gateway:
                 log.warning("the API is served on %s unencrypted: %s", host, advice)
             port = config.api.port if options.api_port is None else options.api_port
             self.api_http = HttpServer(host, port, self._make_api_app, "Set api.port, or start with --port.")
-        requests = ControlRequests(runtime, feed, terminal, self.channels, self._answer_control)
-        self._control = ControlServer(places, runtime.workspace, requests)
+        self._control = ControlServer(runtime, feed, terminal, self.channels, self._answer_control)
 
     async def open(self) -> None:
         """Create the channels, bind the ports, and add the tasks. Raises ConfigError if nobody could write to it."""
         runtime, channels, options = self.runtime, self.channels, self._options
         if not options.api_only:
-            await channels.open_all()
+            for name in channels.enabled:
+                await channels.open(name)
         has_page = runtime.config.gateway.web.enabled and not channels.broken
         if not (channels.names or has_page or options.allow_empty or options.api_only):
-            raise ConfigError(_no_channel_message(channels, self._config_file))
+            if channels.broken:
+                raise ConfigError("No channel can start; the log says why. Add --allow-empty to run without one.")
+            raise ConfigError(
+                f"No channel is enabled in {self._config_file} and the page is switched off, so nobody could write to "
+                "this gateway. Set up a channel, for example with `nanobot channels login telegram`, switch the page "
+                "on with `nanobot config set gateway.web.enabled true`, or start with --allow-empty for the terminal "
+                "and jobs only."
+            )
         for channel in self._internal_channels:
             await channels.open_internal(channel)
         self._register_message_tool()
-        add, monitor, dreams, live = self.supervisor.add, self.reporter.loop_monitor, runtime.memory.dreams, self._live
+        add, reporter, dreams, live = self.supervisor.add, self.reporter, runtime.memory.dreams, self._live
         add(SupervisedTask("agent", runtime.loop.run))
         add(SupervisedTask("channels", channels.manager.run))
-        add(SupervisedTask("dead letters", lambda: self._dead_letters.run(channels)))
-        add(SupervisedTask("pairing", lambda: report_pairing_codes(channels, self._pairing_codes)))
-        add(SupervisedTask("pulse", monitor.run, silent_s=lambda: monitor.silent_s))
+        add(SupervisedTask("dead letters", lambda: channels.dead_letters.run(channels)))
+        add(SupervisedTask("pairing", channels.report_pairing_codes))
+        add(SupervisedTask("pulse", reporter.monitor_loop, silent_s=lambda: reporter.silent_s))
         if not options.api_only:
             add(jobs_task(runtime, channels.tell_owner))
             if (heartbeat := heartbeat_task(runtime, channels)) is not None:
@@ -164,7 +169,8 @@ class Gateway:
             if dreams.enabled:
                 add(SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem))
         add(SupervisedTask("search", runtime.archive.keep_up))
-        add(SupervisedTask("archive", runtime.keep_packing))
+        pending = runtime.memory.consolidation.pending_archived
+        add(SupervisedTask("archive", lambda: keep_packing(runtime.toolbox.services, pending)))
         add(SupervisedTask("config", live.run, problem=lambda: live.problem))
         for name, server in (("http", self.http), ("api", self.api_http), ("control", self._control)):
             if server is not None:
@@ -228,15 +234,10 @@ class Gateway:
                 return None
         return {}
 
-    def _on_pairing_code(self, entry: Pending) -> None:
-        self._pairing_codes.put_nowait(entry)
-        self._feed.changed("inbox")
-
     def _register_message_tool(self) -> None:
         """Register the tool that sends messages to chats."""
-        runtime = self.runtime
-        paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
-        runtime.tools.register(MessageTool(runtime.bus, self.channels.manager, paths))
+        paths = self.runtime.toolbox.policies.paths
+        self.runtime.tools.register(MessageTool(self.runtime.bus, self.channels.manager, paths))
 
     async def _renew(self) -> None:
         """Rebuild models and tools after a change of the config."""
@@ -334,16 +335,6 @@ async def _watch_lock(places: DataPaths, holder: LockHolder, shutdown: ShutdownR
         await asyncio.sleep(poll_s)
     log.error("%s was deleted, or another gateway uses it; restarting", places.state)
     shutdown.restart()
-
-
-def _no_channel_message(channels: GatewayChannels, file: Path) -> str:
-    if channels.broken:
-        return "No channel can start; the log says why. Add --allow-empty to run without one."
-    return (
-        f"No channel is enabled in {file} and the page is switched off, so nobody could write to this gateway. Set up "
-        "a channel, for example with `nanobot channels login telegram`, switch the page on with `nanobot config set "
-        "gateway.web.enabled true`, or start with --allow-empty for the terminal and jobs only."
-    )
 
 
 def _log_start(gateway: Gateway) -> None:

@@ -1,4 +1,4 @@
-"""The heartbeat service: when it checks HEARTBEAT.md, when it asks a model, and what it does with the decision.
+"""The heartbeat service: the open tasks of HEARTBEAT.md, when a model is asked about them, and what its decision does.
 
 While HEARTBEAT.md has an open task, a model is asked at every interval; without one a check costs a few system calls.
 The model may name a later time: then it is asked earlier only if the file, a file that it names, or the day changes.
@@ -17,7 +17,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from nanobot.errors import NanobotError
-from nanobot.heartbeat.tasks import parse_tasks
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import CallContext, LLMProvider, LLMResponse, call_context_scope
 from nanobot.utils import codec
@@ -77,6 +76,10 @@ _PAUSED = """\
 The heartbeat is paused since {time}: {error}
 The open tasks of HEARTBEAT.md are not looked at meanwhile. It tries again tomorrow, when HEARTBEAT.md changes, or at \
 the next start of the gateway."""
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_HEADING = re.compile(r"\s{0,3}(?P<marks>#{1,6})\s+(?P<title>.*?)\s*#*\s*\Z")
+_RULE = re.compile(r"\s{0,3}([-*_])(?:\s*\1){2,}\s*\Z")
+_ITEM = re.compile(r"(?P<indent>\s*)(?:[-*+]|\d{1,9}[.)])(?:\s+|\Z)(?:\[(?P<mark>[ xX]?)\](?:\s+|\Z))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,3 +254,40 @@ def _is_ok(text: str) -> bool:
     """Whether the result of a run says that there is nothing to report."""
     bare = text.strip().strip("*`\"'.! \n")
     return not bare or (OK in text and len(text.replace(OK, "").strip()) < 40)
+
+
+def parse_tasks(markdown: str) -> list[str]:
+    """Return the open tasks in order, each with its continuation lines.
+
+    Headings, comments, empty boxes and ticked items (`- [x]`) are no tasks. In a file with sections, neither is a
+    paragraph directly under the title, which describes the file.
+    """
+    lines = _COMMENT.sub("", markdown).splitlines()
+    headings = [match for line in lines if (match := _HEADING.match(line))]
+    has_sections = any(len(heading["marks"]) > 1 and not _is_completed(heading) for heading in headings)
+    tasks: list[list[str]] = []
+    block: list[str] | None = None  # the lines of the item or paragraph, whether it is a task or not
+    in_item, level, completed_at = False, 0, 0
+    for line in lines:
+        item = _ITEM.match(line)
+        if heading := _HEADING.match(line):
+            block, level = None, len(heading["marks"])
+            if not completed_at or level <= completed_at:
+                completed_at = level if _is_completed(heading) else 0
+        elif not line.strip() or _RULE.match(line):
+            block = None
+        elif item and not (item["indent"] and block is not None and in_item):
+            block, in_item = [line[item.end() :].strip()], True
+            if not completed_at and item["mark"] not in ("x", "X"):
+                tasks.append(block)
+        elif block is not None:
+            block.append(line.strip())
+        else:
+            block, in_item = [line.strip()], False
+            if not completed_at and not (has_sections and level <= 1):
+                tasks.append(block)
+    return [text for block in tasks if (text := "\n".join(block).strip())]
+
+
+def _is_completed(heading: re.Match[str]) -> bool:
+    return heading["title"].strip().lower() == "completed"

@@ -18,7 +18,7 @@ Other requests, each on a connection of its own:
     {"do": "answer", "question": ..., "answer": "once"}          {"do": "resume", "session": ...}
     {"do": "background", "session": ...}     working (running), message (text) ..., delivered: the end
 
-The client of a terminal is `gateway/control/client.py`, the handlers are beside it in `requests.py`.
+The client of a terminal is `gateway/control/client.py`, the handlers are beside it in `server.py`.
 
 Imports nothing heavy, for commands and programs that only talk to the gateway.
 """

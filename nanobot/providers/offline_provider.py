@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from nanobot.messages.shown import CONTEXT_MARK, JOB_NOTE
-from nanobot.messages.types import ChatMessage, Origin, had_no_effect, is_synthetic, text_of
+from nanobot.messages.types import CONTEXT_MARK, JOB_NOTE, ChatMessage, Origin, had_no_effect, is_synthetic, text_of
 from nanobot.providers.base import (
     Delta,
     Finished,

@@ -94,18 +94,16 @@ class ChatPrivacy:
         chat_scope = Scope(f"{chat.channel}:{chat.chat_id}")
         if message.in_group or is_group(chat):
             return chat_scope
-        # in threads: what may read a whole session file
-        if message.origin is not Origin.USER and await asyncio.to_thread(self._was_group, chat):
-            return chat_scope
+        # in threads: what may read a whole session file. A job's message does not say that people write as in a group
+        if message.origin is not Origin.USER:
+            audiences = await asyncio.to_thread(self._audiences, chat)
+            if any(audience.in_group for audience in audiences):
+                return chat_scope
         if not has_other_writers(self.config, self.pairing, chat_scope.chat):
             return OWNERS
         if message.provenance is Provenance.OWNER and message.origin is Origin.USER:
             return OWNERS
         return OWNERS if await asyncio.to_thread(self.is_owners_own, chat) else chat_scope
-
-    def _was_group(self, chat: Address) -> bool:
-        """Whether people wrote there as in a group. A job's message does not carry that."""
-        return any(audience.in_group for audience in self._audiences(chat))
 
     def _audiences(self, chat: Address) -> list[Audience]:
         chat_key = f"{chat.channel}:{chat.chat_id}"

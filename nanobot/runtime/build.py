@@ -4,15 +4,14 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.approval.pending import PendingApprovals
+from nanobot.agent.approval.pending import ApprovalCommands, ApprovalRouter, PendingApprovals
 from nanobot.agent.approval.policy import ApprovalMode, CallPolicy
-from nanobot.agent.approval.router import ApprovalCommands, ApprovalRouter
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.feed import Feed
@@ -46,11 +45,9 @@ from nanobot.pairing.store import PairingStore
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.factory import ProviderChains
 from nanobot.providers.metering import Spending
+from nanobot.runtime.archive import ScopedArchive, search_command
 from nanobot.runtime.audience import ChatPrivacy, has_other_writers, is_group
-from nanobot.runtime.background import BackgroundWork
-from nanobot.runtime.monthly_archives import keep_packing
 from nanobot.runtime.policies import loop_policy, turn_timeouts
-from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
 from nanobot.runtime.toolbox import Toolbox, cron_command, offer_image_tool, reminder_answer
@@ -63,14 +60,70 @@ from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
 from nanobot.utils.garbage import freeze_imports
 from nanobot.utils.lease import ProcessLease
+from nanobot.utils.text import count_noun
 from nanobot.utils.workspace import open_workspace
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
 
-
 log = logging.getLogger(__name__)
+
+
+_DELIVERY_TIMEOUT_S = 5.0
+_HANDOVER_S = 0.02
+"""Time for the channel to take the last message."""
+
+
+@dataclass(frozen=True)
+class BackgroundWork:
+    """The goals and subagents of sessions, for commands and user interfaces."""
+
+    bus: MessageBus
+    goals: GoalService
+    subagents: SubagentManager
+
+    def list_running(self, session_key: str | None = None) -> list[str]:
+        """Return what runs for this session, or for any session: one short text each."""
+        labels, titles = self.subagents.labels_of(session_key), self.goals.titles(session_key)
+        subagents = [f"{count_noun(len(labels), 'subagent')}: {', '.join(labels)}"] if labels else []
+        return [*(f"the goal: {title}" for title in titles), *subagents]
+
+    def status(self, session_key: str) -> list[str]:
+        return self.goals.lines(session_key)
+
+    async def stop_for(self, message: InboundMessage) -> list[str]:
+        labels, goal = await self.subagents.stop_for(message), await self.goals.stop_for(message)
+        return [*labels, f"the goal ({goal})"] if goal else labels
+
+    async def other_process_note(self, session_key: str) -> str:
+        return await self.goals.other_process_note(session_key)
+
+    async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
+        goal = await self.goals.forget_session(session_key)
+        labels, reports = await self.subagents.forget_session(session_key)
+        stopped = [f"its goal ({goal})"] if goal else []
+        return [*stopped, f"background tasks: {', '.join(labels)}"] if labels else stopped, reports
+
+    async def recover(self, session_key: str) -> None:
+        """Resume what a previous process left unfinished in this session. Never raises."""
+        await self.goals.recover(session_key)
+        await self.subagents.recover(session_key)
+
+    async def wait_until_delivered(self, session_key: str) -> None:
+        """Wait until nothing runs for this session and its results were delivered to the channel, also those of work
+        that ended just before.
+        """
+        limit_s = _HANDOVER_S
+        while self.list_running(session_key):
+            limit_s = _DELIVERY_TIMEOUT_S
+            await self.goals.wait_ended(session_key)
+            await self.subagents.wait_reported(session_key)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self.bus.wait_outbound_empty()
+        await asyncio.sleep(_HANDOVER_S)
+
 
 DATABASE_SCHEMA = ledger.SCHEMA + WORK_SCHEMA + team.SCHEMA + MEMORY_SCHEMA + SKILL_SCHEMA
 """The tables that a bot needs."""
@@ -106,8 +159,6 @@ class Runtime:
     toolbox: Toolbox
     archive: ScopedArchive
     """Search over past conversations and memory."""
-    keep_packing: Callable[[], Awaitable[None]]
-    """Runs until it is cancelled: moves old sessions and notes into monthly archives."""
     traces: TraceRecorder
     subagents: SubagentManager
     goals: GoalService
@@ -115,8 +166,6 @@ class Runtime:
     """Status of goals and subagents."""
     memory: MemoryService
     """Consolidation and Dream."""
-    troubles: Callable[[], list[str]]
-    """Returns the problems of plugins and hooks, one line each."""
     renew: Callable[[], Awaitable[None]]
     """Apply changed models, tools, limits and MCP servers of the config. Running turns keep the models, tools and
     approval policy they started with.
@@ -194,7 +243,7 @@ async def build_runtime(
         stack.callback(archive.close)
         spending = Spending(config, places, clock, database)
         stack.push_async_exit(spending)
-        offer_image_tool(services, toolbox, spending)
+        offer_image_tool(toolbox, spending)
         chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
         models = SessionModels(config, chains, model, provider, spending.add_meter)
         stack.push_async_callback(models.close)
@@ -237,11 +286,13 @@ async def build_runtime(
 
         skill_usage = SkillUsageRecorder(context.skills, SkillUsage(places.database))
         tool_policies: list[ToolPolicy] = [*hooks, memory, call_policy(), skill_usage, undo]
-        guarded, plugin_problems = await _load_plugins(services, tools)
-        hook_runner = HookRunner(guarded, config.plugins.hook_timeout_s).with_hooks(own_hooks)
+        guarded: list[GuardedHook] = []
+        plugin_problems: Callable[[], Sequence[str]] = tuple
+        if config.plugins.enabled or config.plugins.commands:
+            from nanobot.runtime.plugins import load_plugins  # imported only if used
 
-        def problems() -> list[str]:
-            return [*plugin_problems(), *hook_runner.problems()]
+            guarded, plugin_problems = await load_plugins(services, tools)
+        hook_runner = HookRunner(guarded, config.plugins.hook_timeout_s).with_hooks(own_hooks)
 
         commands = SlashCommands(
             sessions,
@@ -256,7 +307,7 @@ async def build_runtime(
             background,
             scope_of=privacy.scope_of,
             mcp_status=lambda: redact_named(toolbox.servers.report()) if toolbox.servers is not None else "",
-            problems=problems,
+            problems=lambda: [*plugin_problems(), *hook_runner.problems()],
             restart=restart,
             more={
                 **memory.commands(),
@@ -268,7 +319,6 @@ async def build_runtime(
                 "goal": goal_command(goals, models),
             },
         )
-        consolidation = memory.consolidation
         deps = TurnDeps(
             sessions=sessions,
             models=models,
@@ -307,7 +357,7 @@ async def build_runtime(
             models.renew()
             spending.renew(config)
             await toolbox.renew()
-            offer_image_tool(services, toolbox, spending)
+            offer_image_tool(toolbox, spending)
             tool_policies[:] = [call_policy() if isinstance(policy, CallPolicy) else policy for policy in tool_policies]
             deps.timeouts.extend(turn_timeouts(config))
 
@@ -333,30 +383,10 @@ async def build_runtime(
             privacy=privacy,
             toolbox=toolbox,
             archive=archive,
-            keep_packing=partial(keep_packing, services, consolidation.pending_archived),
             traces=traces,
             subagents=subagents,
             goals=goals,
             background=background,
             memory=memory,
-            troubles=problems,
             renew=renew,
         )
-
-
-async def _load_plugins(
-    services: Services, tools: ToolRegistry
-) -> tuple[list[GuardedHook], Callable[[], Sequence[str]]]:
-    """Load the enabled plugins and register their tools. Return the hooks of plugins and programs, and a function that
-    returns the problems of plugins.
-    """
-    settings = services.config.plugins
-    if not settings.enabled and not settings.commands:
-        return [], tuple
-    from nanobot.runtime.plugins import command_hooks, load_packages  # imported only if used
-
-    plugins = await asyncio.to_thread(load_packages, settings, services.worker)
-    plugins.offer(tools)
-    for trouble in plugins.troubles():
-        log.warning("Plugin %s.", trouble)
-    return [*plugins.hooks, *command_hooks(settings, services.data_dir, services.environ)], plugins.troubles

@@ -1,20 +1,26 @@
-"""Tools and hooks of installed packages that the config enables.
+"""Tools and hooks of installed packages, and programs as hooks, that the config enables.
 
-They run in the thread of foreign code, so that a blocking one delays nobody. Problems are logged, and reported by the
-running process with the package's name.
+Those of packages run in the thread of foreign code, so that a blocking one delays nobody. Problems are logged, and
+reported by the running process with the package's name.
+
+A program reads the event as JSON on stdin. It exits with 0 and prints nothing, or one of {"deny": REASON},
+{"text": TEXT}, {"arguments": {...}}. Anything else is a failure of the hook. Its child processes end with it.
 """
 
+import asyncio
 import inspect
+import json
+import logging
+import tempfile
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nanobot.agent.hooks import Hook
-from nanobot.agent.hooks.command import METHODS, run_command_hook
+from nanobot.agent.hooks import Deny, Hook, NewArguments, NewResult, NewText
 from nanobot.agent.hooks.runner import GuardedHook
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import RESERVED_NAMES
@@ -24,17 +30,81 @@ from nanobot.config.schema import PluginsConfig
 from nanobot.errors import PluginError
 from nanobot.plugins import EVERY, HOOKS, TOOLS, Offer, load, names, plain
 from nanobot.plugins import offers as installed_offers
+from nanobot.runtime.services import Services
 from nanobot.security.environment import child_environment
 from nanobot.security.secrets import redact_all
+from nanobot.utils.processes import child_process
 from nanobot.utils.text import clip_line
 from nanobot.utils.worker_thread import WorkerThread
 
+log = logging.getLogger(__name__)
+
 LOAD_TIMEOUT_S = 10.0
 _MAX_PROBLEM_CHARS = 400
+METHODS = {
+    "message": "on_message",
+    "request": "on_request",
+    "answer": "on_answer",
+    "beforeTool": "before_tool",
+    "afterTool": "after_tool",
+    "turnEnd": "on_turn_end",
+}
+"""Event names on the wire and in the config, with the hook method of each."""
+_REPLIES: Mapping[str, Mapping[str, type]] = {
+    "on_message": {"text": NewText, "deny": Deny},
+    "before_tool": {"arguments": NewArguments, "deny": Deny},
+    "after_tool": {"text": NewResult},
+}
+"""What a program may reply, by method."""
+_MAX_OUTPUT_BYTES = 1_000_000
 
 T = TypeVar("T")
 _AS_HOOK: type[Hook] = Hook
 _AS_TOOL: type[Tool] = Tool  # type: ignore[type-abstract]  # instances are of a subclass
+
+
+class CommandHookError(Exception):
+    """The program failed or its output is not allowed; the text says which."""
+
+
+async def run_command_hook(
+    command: Sequence[str], folder: Path, env: Mapping[str, str], method: str, seen: Any
+) -> object:
+    """Run the program in this folder with this environment; return its reply as the hook method would.
+
+    Cancelling kills the program and its children. Raises CommandHookError, OSError.
+    """
+    event = next(event for event, name in METHODS.items() if name == method)
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(json.dumps({"event": event, **asdict(seen)}, default=str).encode())
+        stdin.seek(0)
+        async with child_process(command, cwd=folder, env=env, stdin=stdin.fileno()) as child:
+            stdout, stderr = await asyncio.gather(_read_all(child.stdout), _read_all(child.stderr))
+            code = await child.wait()
+    if code != 0:
+        last = (stderr.decode("utf-8", "replace").strip().splitlines() or ["no error output"])[-1]
+        raise CommandHookError(f"it exited with {code}: {last[:200]}")
+    try:
+        reply = json.loads(stdout) if stdout.strip() else {}
+    except (ValueError, RecursionError):
+        reply = None
+    if not isinstance(reply, dict):
+        raise CommandHookError(f"its output is not a JSON object: {stdout[:80]!r}")
+    for name, make in _REPLIES.get(method, {}).items():
+        if isinstance(value := reply.get(name), dict if name == "arguments" else str):
+            made: object = make(value)
+            return made
+    if reply:
+        raise CommandHookError(f"its output has {', '.join(sorted(reply))[:80]}, which is not allowed for this event")
+    return None
+
+
+async def _read_all(stream: asyncio.StreamReader) -> bytes:
+    """Read until the end of the stream, but keep only the first `_MAX_OUTPUT_BYTES`."""
+    output = bytearray()
+    while chunk := await stream.read(65_536):
+        output += chunk[: max(0, _MAX_OUTPUT_BYTES - len(output))]
+    return bytes(output)
 
 
 @dataclass(slots=True)
@@ -73,6 +143,20 @@ class Plugins:
                     package.problems.append(f"its tool {tool.name} was skipped: the name is {owner}")
                 else:
                     registry.register(tool)
+
+
+async def load_plugins(
+    services: Services, tools: ToolRegistry
+) -> tuple[list[GuardedHook], Callable[[], Sequence[str]]]:
+    """Load the enabled plugins and register their tools. Return the hooks of plugins and programs, and a function that
+    returns the problems of plugins.
+    """
+    settings = services.config.plugins
+    plugins = await asyncio.to_thread(load_packages, settings, services.worker)
+    plugins.offer(tools)
+    for trouble in plugins.troubles():
+        log.warning("Plugin %s.", trouble)
+    return [*plugins.hooks, *command_hooks(settings, services.data_dir, services.environ)], plugins.troubles
 
 
 def command_hooks(config: PluginsConfig, folder: Path, environ: Mapping[str, str]) -> list[GuardedHook]:

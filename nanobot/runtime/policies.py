@@ -142,14 +142,12 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
 
 def loop_policy(config: Config, environ: Mapping[str, str], streams: Callable[[str], bool]) -> LoopPolicy:
     """Return the loop's policy. `streams`: whether the channel of that name shows an answer while it is generated."""
-    joins = config.agents.defaults.steering == "join"
-    return LoopPolicy(_max_concurrent_turns(environ), joins, _delivery_policies(config, streams))
+    try:
+        max_concurrent_turns = int(environ.get("NANOBOT_MAX_CONCURRENT_REQUESTS", ""))
+    except ValueError:
+        max_concurrent_turns = _MAX_CONCURRENT_TURNS
 
-
-def _delivery_policies(config: Config, streams: Callable[[str], bool]) -> Callable[[str], DeliveryPolicy]:
-    """Return the delivery settings of a channel: its own, else those of `channels`."""
-
-    def policy(name: str) -> DeliveryPolicy:
+    def delivery(name: str) -> DeliveryPolicy:  # a channel's own settings, else those of `channels`
         channels = config.channels
         if name in FEED_CHANNELS:
             return DeliveryPolicy(progress=False)
@@ -161,11 +159,4 @@ def _delivery_policies(config: Config, streams: Callable[[str], bool]) -> Callab
             streams(name),
         )
 
-    return policy
-
-
-def _max_concurrent_turns(environ: Mapping[str, str]) -> int:
-    try:
-        return int(environ.get("NANOBOT_MAX_CONCURRENT_REQUESTS", ""))
-    except ValueError:
-        return _MAX_CONCURRENT_TURNS
+    return LoopPolicy(max_concurrent_turns, config.agents.defaults.steering == "join", delivery)

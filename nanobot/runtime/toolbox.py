@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from nanobot.cron.service import CronService
     from nanobot.cron.tool_backend import CronToolBackend
 
-
 _WORDS_COUNT_S = 24 * 60 * 60
 """How long after a reminder a word can answer it."""
 
@@ -46,7 +45,7 @@ class Toolbox:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.tools = ToolRegistry()
-        self.policies = _policies(services)
+        self.policies = self._make_policies()
         self.servers: McpServers | None = None
         self._builtin: list[Tool] = []
         self._own: OwnTools | None = None
@@ -83,13 +82,24 @@ class Toolbox:
     async def renew(self) -> None:
         """Replace the tools after a change of the config. Running turns keep their tools."""
         config = self.services.config
-        former, self.policies = self.policies, _policies(self.services)
+        former, self.policies = self.policies, self._make_policies()
         self._renew_builtin()
         self._renew_own(former)
         if self.servers is None:
             self._add_servers()
         else:
             await self.servers.change(config.tools.mcp_servers, network_policy(config))
+
+    def _make_policies(self) -> ToolPolicies:
+        services = self.services
+        policies = tool_policies(
+            services.config,
+            services.data_dir,
+            services.workspace,
+            is_private=services.privacy.is_owners_own,
+            environ=services.environ,
+        )
+        return replace(policies, marks=services.file_provenance)
 
     def _renew_builtin(self) -> None:
         former = {tool.name: tool for tool in self._builtin}
@@ -118,18 +128,10 @@ class Toolbox:
             self.tools.add_source(self.servers)
 
 
-def _policies(services: Services) -> ToolPolicies:
-    is_private, environ = services.privacy.is_owners_own, services.environ
-    policies = tool_policies(
-        services.config, services.data_dir, services.workspace, is_private=is_private, environ=environ
-    )
-    return replace(policies, marks=services.file_provenance)
-
-
-def offer_image_tool(services: Services, toolbox: Toolbox, spending: Spending) -> None:
+def offer_image_tool(toolbox: Toolbox, spending: Spending) -> None:
     """Register the `image` tool where an image model can be reached; called again after a change of the config."""
     toolbox.tools.unregister(ImageTool.name)
-    image_model = choose_image_model(services.config, services.environ)
+    image_model = choose_image_model(toolbox.services.config, toolbox.services.environ)
     if image_model is not None:
         metered = spending.add_meter(image_model, image_model.name)
         model = ChosenProvider(metered, image_model.name, image_model.get_default_model())

@@ -20,8 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from nanobot.messages.shown import visible_text
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, visible_text
 from nanobot.session.file_format import Row, decode, is_record, key_of, parse_time
 from nanobot.utils.files import missing_newline, sync_data, sync_folder, write_whole
 from nanobot.utils.locks import file_lock

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from nanobot.errors import NanobotError
 from nanobot.messages.repair import legalise
-from nanobot.messages.shown import visible_text
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, visible_text
 from nanobot.session.checkpoint import ORIGINAL_KEYS
 from nanobot.session.file_format import Row, decode, encode, is_record, key_of, parse_time
 from nanobot.session.types import Session, record_of

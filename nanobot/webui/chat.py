@@ -13,14 +13,13 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from nanobot.agent.commands.help import TERMINAL_ONLY
-from nanobot.agent.engine.interruption import is_continuation
+from nanobot.agent.commands.table import TERMINAL_ONLY
+from nanobot.agent.engine.transcript import is_continuation
 from nanobot.agent.events import Answer
 from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.events import WEB_CHANNEL, InboundMessage
 from nanobot.channels.media import Attachment, MediaKind, MediaLimits, detect_file_kind, kind_by_suffix
-from nanobot.messages.shown import visible_text
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of, visible_text
 from nanobot.providers.base import parse_arguments
 from nanobot.security.http_access import HttpError, json_response
 from nanobot.security.http_view import route

@@ -16,7 +16,7 @@ from nanobot.agent.scope import OWNERS
 from nanobot.agent.trace.reader import Recording, read_recording
 from nanobot.agent.trace.replay import request_facts
 from nanobot.agent.trace.store import TraceStore
-from nanobot.runtime.deletion import delete_session
+from nanobot.runtime.archive import delete_session
 from nanobot.security.http_access import HEADERS, HttpError, read_body
 from nanobot.security.http_view import route
 from nanobot.security.secrets import redact_texts, redact_value

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED
+from nanobot.agent.engine.transcript import CONTINUE_INTERRUPTED
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.loop import MAX_IN_LANE
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED
+from nanobot.agent.engine.transcript import CONTINUE_INTERRUPTED
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED
+from nanobot.agent.engine.transcript import CONTINUE_INTERRUPTED
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import MAY_REPEAT_NOTE, UNCONFIRMED_NOTE
 from nanobot.channels.registry import CHANNELS

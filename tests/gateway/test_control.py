@@ -147,7 +147,7 @@ def text_of_deltas(sink: RecordingSink) -> str:
 async def test_a_turn_that_ends_before_its_time_keeps_what_was_said(
     running: OpenGateway, monkeypatch: pytest.MonkeyPatch, is_left: bool
 ):
-    monkeypatch.setattr("nanobot.gateway.control.requests.ABANDONED_S", 0.1)
+    monkeypatch.setattr("nanobot.gateway.control.server.ABANDONED_S", 0.1)
     async with running(Pause("It was a dark")) as here:
         sessions = SessionManager(here.home / "workspace")
         async with connect(here.home / "state") as line:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.heartbeat.tasks import parse_tasks
+from nanobot.heartbeat.service import parse_tasks
 
 NO_TASKS = {
     "nothing": "",

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.messages.repair import EMPTY_MESSAGE, NO_RESULT, LegalHistory, legalise
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, least_trusted
+from nanobot.messages.types import ChatMessage, least_trusted, shown_text
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 
 Row = dict[str, Any]

@@ -12,7 +12,7 @@ from nanobot.agent.scope import OWNERS, Scope
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
-from nanobot.runtime.recall import ScopedArchive
+from nanobot.runtime.archive import ScopedArchive
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import FrozenClock
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.engine.interruption import is_answer
+from nanobot.agent.engine.transcript import is_answer
 from nanobot.agent.pipeline.pipeline import RESUMES_LATER, SEND_AGAIN_LATER
 from nanobot.agent.tools.base import Tool
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nanobot.cli.main import app
 from nanobot.config.loader import load_config
-from nanobot.gateway.notices import MAX_NOTICES
+from nanobot.gateway.channels import MAX_NOTICES
 from nanobot.gateway.service import Options, open_gateway
 from nanobot.testing import ScriptedProvider
 from nanobot.testing.platform import Shown

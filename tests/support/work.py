@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.goals.goal import Goal, GoalOrder
-from nanobot.agent.requester import Requester
-from nanobot.agent.work import SCHEMA
+from nanobot.agent.work import SCHEMA, Requester
 from nanobot.bus.events import Address
 from nanobot.messages.types import Provenance
 from nanobot.utils import codec

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.goals.goal import Goal, GoalOrder
-from nanobot.agent.requester import Requester
-from nanobot.agent.work import WorkState
+from nanobot.agent.work import Requester, WorkState
 from nanobot.bus.events import Address
 from nanobot.testing import calls
 from tests.fakes.tools import command, page

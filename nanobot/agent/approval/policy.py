@@ -7,35 +7,139 @@ the call repeats some of an older turn, or because a command runs a file that co
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Iterable
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.approval import texts
-from nanobot.agent.approval.pending import PendingApproval, make_approval_id
-from nanobot.agent.approval.router import ApprovalRouter
-from nanobot.agent.approval.taint import entered_rows, is_known_url, provenance_of, repeated_row
+from nanobot.agent.approval.pending import ApprovalRouter, PendingApproval, make_approval_id
+from nanobot.agent.approval.taint import entered_rows, is_known_url, own_provenance, provenance_of, repeated_row
 from nanobot.agent.events import Answer, ApprovalRefused
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
 from nanobot.errors import StorageError
-from nanobot.messages.types import Provenance, is_outside, least_trusted
+from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted
+from nanobot.providers.base import ToolCallRequest, parse_arguments
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
-from nanobot.security.secrets import redact_texts
+from nanobot.security.secrets import redact_named, redact_texts
+from nanobot.utils.text import clip, clip_line
 
 log = logging.getLogger(__name__)
 
+
+_MAX_SHOWN = 3000
+"""Characters of one argument that a question shows; of a longer one its head and its tail."""
+_MAX_NAME = 160
+_NOT_RUN = (
+    "{name} was not run: {reason} Do not try it another way. Do what can be done without it, and say in your "
+    "answer what you wanted to do, and why."
+)
+_ACTIONS = {
+    AccessKind.COMMAND: "run a command",
+    AccessKind.FOLDER: "write in {target}",
+    AccessKind.SECRETS: "open {target}, where keys or nanobot's own state are kept",
+    AccessKind.DEVICE: "use the device {target}",
+    AccessKind.SERVICE: "talk with the service {target}",
+    AccessKind.NETWORK: "use the network in a command",
+    AccessKind.RECIPIENT: "write to {target}",
+    AccessKind.HOST: "send data to {target}",
+    AccessKind.JOB: "make or change a job that acts later",
+    AccessKind.MEMORY: "write {target}, which every later turn reads",
+    AccessKind.SKILL: "write {target}, which later turns follow",
+    AccessKind.AUTORUN: "write {target}, which programs may run later, outside the sandbox",
+    AccessKind.TOOL: "use the tool {target}",
+}
+_PROVENANCES = {
+    Provenance.MCP: "a tool server",
+    Provenance.PERSON: "somebody else",
+    Provenance.MAIL: "a mail",
+    Provenance.WEB: "the web",
+}
+_EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n){4,}")
+_SPACES = re.compile(r"[^\S\n]{40,}")
+_BLANK = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0")
+"""Letters that look like nothing."""
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MAX_TURNS = 256
 """Turns whose answers are remembered; one that ran so long ago has ended."""
 _WRITERS = {"write_file": True, "edit_file": False, "notebook_edit": False}
 """Tools that write the file named by `path`, and whether they replace it as a whole."""
 _MAX_SOURCES = 3
 """Sources that a question names, the newest."""
+
+
+def _question_text(call: ToolCallRequest, needed: Sequence[Access], source: str) -> str:
+    """Return the whole question, in Markdown."""
+    arguments = {_one_line(name): _shown(value) for name, value in call.arguments.items()}
+    left_out = "{left_out} characters are not shown here"
+    body = "\n".join([call.name, *(f"{name}: {clip(text, _MAX_SHOWN, left_out)}" for name, text in arguments.items())])
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", body)), default=0))
+    lines = [f"**May I {_describe_actions(needed)}?**", fence, *body.split("\n"), fence]
+    lines += dict.fromkeys(_one_line(access.detail) for access in needed if access.detail)
+    if any(len(text) > _MAX_SHOWN for text in arguments.values()):
+        lines.append("Not all of it is shown here; a yes allows all of it.")
+    if source:
+        lines.append(f"I ask because untrusted content is in play: {_one_line(source)}.")
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    """Return the text as one harmless line."""
+    return clip_line(" ".join(_without_markup(redact_named(text)).split()), _MAX_NAME * 4)
+
+
+def _describe_actions(needed: Sequence[Access]) -> str:
+    return " and ".join(
+        dict.fromkeys(_ACTIONS[access.kind].format(target=_one_line(access.target)) for access in needed)
+    )
+
+
+def _shown(value: Any) -> str:
+    """Return all of an argument. Long runs of blank lines and spaces are counted: they would hide what follows."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = _EMPTY_LINES.sub(
+        lambda match: f"\n({match[0].count(chr(10)) - 1} empty lines)\n", _without_markup(redact_named(text))
+    )
+    return _SPACES.sub(lambda match: f" ({len(match[0])} spaces) ", text)
+
+
+def _without_markup(text: str) -> str:
+    """Return the text with invisible, control and direction-changing characters spelled out (`\\u202e`)."""
+    return "".join(
+        f"\\u{ord(letter):04x}"
+        if letter in _BLANK or (letter not in "\n\t" and unicodedata.category(letter) in _HIDDEN)
+        else letter
+        for letter in text.replace("\r\n", "\n")
+    )
+
+
+def _describe_provenance(provenance: Provenance) -> str:
+    """Describe where untrusted content comes from, if no more than its provenance is known."""
+    return _PROVENANCES.get(provenance, "somebody else")
+
+
+def _format_source(row: ChatMessage, rows: Sequence[ChatMessage]) -> str:
+    """Name the source of a row for a person: `web_fetch https://example.org`, `a mail`, `a message from ann`."""
+    if row["role"] == "user":
+        sender = row.get("sender_id")
+        kind = _describe_provenance(least_trusted([own_provenance(row)]))
+        return f"a message from {sender}" if sender and kind == "somebody else" else kind
+    if row["role"] == "assistant":
+        return "what was said after reading untrusted content"
+    argument: object = ""
+    for earlier in takewhile(lambda other: other is not row, rows):
+        for call in earlier.get("tool_calls") or () if earlier.get("turn_id") == row.get("turn_id") else ():
+            if call["id"] == row.get("tool_call_id"):  # the last one: some servers restart the ids in each step
+                argument = next(iter(parse_arguments(call["function"]["arguments"])[0].values()), "")
+    return clip_line(f"{row.get('name', 'a tool')} {argument}".strip(), _MAX_NAME)
 
 
 class ApprovalMode(StrEnum):
@@ -83,7 +187,7 @@ class CallPolicy:
         else:
             refusal = await self._refusal(planned, taint)
         if refusal is not None:
-            return Verdict(refusal=texts.not_run(name, refusal), entered=taint.provenance)
+            return Verdict(refusal=_NOT_RUN.format(name=name, reason=refusal), entered=taint.provenance)
         verdict = Verdict(granted, entered=taint.provenance)
         try:
             return await asyncio.to_thread(self._mark_file, planned, taint, verdict) if name in _WRITERS else verdict
@@ -105,14 +209,14 @@ class CallPolicy:
                 planned = replace(planned, context=context, source=f"the file {executed[1]}")
         rows = [*planned.untrusted_rows, *planned.rows]
         if is_outside(context.entered):
-            sources = [texts.format_source(row, rows) for row in entered_rows(rows, context.turn_id)]
+            sources = [_format_source(row, rows) for row in entered_rows(rows, context.turn_id)]
             sources += filter(None, [planned.source])
             named = ", ".join(dict.fromkeys(sources[-_MAX_SOURCES:]))
-            return planned, Taint(context.entered, named or texts.describe_provenance(context.entered))
+            return planned, Taint(context.entered, named or _describe_provenance(context.entered))
         row = repeated_row(arguments, rows, context.turn_id, context.session_key)
         if row is None:
             return planned, Taint()
-        return planned, Taint(provenance_of(row, context.session_key), texts.format_source(row, rows))
+        return planned, Taint(provenance_of(row, context.session_key), _format_source(row, rows))
 
     def _mark_file(self, planned: PlannedCall, taint: Taint, verdict: Verdict) -> Verdict:
         """Mark the file that the call writes, before it does: one mark too many costs a question, one too few would
@@ -154,8 +258,8 @@ class CallPolicy:
             "call_id": planned.call.id,
             "name": name,
             "arguments": redact_texts(planned.call.arguments),
-            "reaches": [texts.one_line(access.rule) for access in needed],
-            "text": texts.question(planned.call, needed, taint.source),
+            "reaches": [_one_line(access.rule) for access in needed],
+            "text": _question_text(planned.call, needed, taint.source),
             "source": taint.source or None,
         }
         why_not: str | None = "tools.approval is `deny`: nobody is asked."
@@ -163,7 +267,8 @@ class CallPolicy:
             why_not = await self._router.unavailable_reason(planned)
         if why_not is not None:
             planned.emit(ApprovalRefused(**fields, reason=why_not))
-            return texts.needs_yes(needed, taint.source, why_not)
+            in_play = f" while untrusted content is in play ({_one_line(taint.source)})" if taint.source else ""
+            return f"it would {_describe_actions(needed)}{in_play}; that needs the owner's yes. {why_not}"
 
         may_always = not any(access.kind in {AccessKind.SECRETS, *changing} for access in needed)
         question = PendingApproval(make_approval_id(turn_id, planned.call), planned.context, name, may_always)

@@ -1,4 +1,4 @@
-"""The table of slash commands and their handlers. Terminal and channels share it.
+"""The table of slash commands, their handlers and their help. Terminal and channels share it.
 
 A command is the whole message, in any case, `/cmd@botname` too. It is never stored as conversation. The commands in
 `AT_ONCE` run even during a turn; the others wait in the session's lane.
@@ -6,45 +6,80 @@ A command is the whole message, in any case, `/cmd@botname` too. It is never sto
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nanobot import __version__
-from nanobot.agent.approval.router import ApprovalCommands
 from nanobot.agent.command import TYPED, Command, CommandCall, CommandEntry, is_from_owner, parse_command
 from nanobot.agent.commands.context_report import ContextReport
-from nanobot.agent.commands.help import TERMINAL_ONLY, UNLISTED, help_text, suggest
 from nanobot.agent.commands.sessions import SessionCommands, format_messages
-from nanobot.agent.context import ContextBuilder
-from nanobot.agent.engine.spec import Model
-from nanobot.agent.memory.service import MemoryService
-from nanobot.agent.models import SessionModels
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_summary import FORGOTTEN_KEY, session_summary
-from nanobot.agent.status import AgentStatus
-from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.window.storage import open_window
+from nanobot.agent.window.state import open_window
 from nanobot.bus.events import Button, InboundMessage, MenuEntry
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, least_trusted, text_of
-from nanobot.pairing.commands import PairingCommands
-from nanobot.providers.metering import Spending
-from nanobot.session.manager import Session, SessionManager
 from nanobot.usage.ledger import format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
-from nanobot.utils.text import clip_line, count_noun, duration
+from nanobot.utils.text import clip_line, count_noun, duration, nearest
 
+if TYPE_CHECKING:
+    from nanobot.agent.approval.pending import ApprovalCommands
+    from nanobot.agent.context import ContextBuilder
+    from nanobot.agent.engine.spec import Model
+    from nanobot.agent.memory.service import MemoryService
+    from nanobot.agent.models import SessionModels
+    from nanobot.agent.status import AgentStatus
+    from nanobot.agent.tools.registry import ToolRegistry
+    from nanobot.pairing.commands import PairingCommands
+    from nanobot.providers.metering import Spending
+    from nanobot.session.manager import Session, SessionManager
+
+_COLUMN = 18
+"""Width of the names; the texts are short enough for a terminal of 60 columns."""
+_GROUPS = {
+    "Conversation": ("new", "stop", "retry", "undo", "history", "copy", "compact", "sessions", "resume", "search"),
+    "Model and cost": ("model", "status", "context", "usage", "raise"),
+    "Memory": ("memory", "dream", "dream-log", "dream-restore"),
+    "Work": ("goal", "tasks", "cron", "skills", "mcp"),
+    "Access": ("pairing", "approve", "deny", "approvals"),
+}
+"""The headings of `/help`; what is in none of them follows under "Other"."""
+UNLISTED = frozenset({"start"})
+"""In no list: a chat app sends it when a person opens the chat."""
+TERMINAL_ONLY = frozenset({"copy", "resume"})
+_MEANT = {
+    "resume": "continue open load reopen",
+    "sessions": "conversations chats session threads",
+    "retry": "again redo regenerate",
+    "undo": "revert rewind rollback",
+    "compact": "compress summarize summarise shrink",
+    "copy": "clipboard yank",
+    "cron": "jobs job reminders reminder remind schedule",
+    "memory": "remember forget facts",
+    "search": "find grep",
+    "stop": "cancel abort halt kill",
+    "help": "commands",
+    "model": "models switch",
+    "status": "info version about",
+    "tasks": "agents subagents",
+    "skills": "skill",
+    "mcp": "servers",
+    "approvals": "permissions allow",
+    "context": "window",
+    "usage": "tokens costs price budget",
+    "history": "log messages",
+    "goal": "goals plan",
+}
+_BY_SYNONYM = {word: name for name, words in _MEANT.items() for word in words.split()}
+_NOT_SUGGESTED = frozenset({"new", "clear", "reset", "undo", "restart", "dream", "dream-restore", "raise", "approve"})
+"""What a wrong guess would lose or spend something with."""
 _MODELS_SHOWN = 30
 _ALIASES = {"clear": "new", "reset": "new", "cost": "usage"}
-_NOTHING_RUNS = "Nothing is running."
-"""While something runs, the loop answers `/stop`; `_NO_QUESTION`: likewise while a question is open."""
 _NO_QUESTION = "No question is open in this session."
-_NO_MESSAGE = "There is no message of yours to ask again."
-"""If there is one, the pipeline asks it."""
-_TERMINAL_COPIES = "/copy works in the terminal chat only."
 _NO_SERVERS = "No MCP server is set up. To add one, run in a terminal: nanobot mcp add NAME -- COMMAND"
 _NOTHING_RAISED = "No limit in dollars is nearly reached, so nothing was raised. /usage shows what is left."
 _START = """\
@@ -57,26 +92,59 @@ _START_BUTTONS = (
 )
 
 
+def suggest(typed: str, names: Iterable[str]) -> str:
+    """Return what to say to somebody who typed an unknown command: another word for one, else similar names."""
+    known, meant = set(names), _BY_SYNONYM.get(typed, "")
+    similar = [meant] if meant in known else nearest(typed, sorted(known - _NOT_SUGGESTED), 2)
+    return f"Did you mean {' or '.join('/' + name for name in similar)}?" if similar else "/help lists the commands."
+
+
+def help_text(table: Mapping[str, CommandEntry], aliases: Mapping[str, str], *, at_terminal: bool) -> str:
+    """List the commands of a table under headings. A chat app gets no columns, and names that it links whole."""
+    hidden = UNLISTED if at_terminal else UNLISTED | TERMINAL_ONLY
+    names = [name for name in table if name not in hidden]
+    groups = {heading: [name for name in group if name in names] for heading, group in _GROUPS.items()}
+    groups["Other"] = [name for name in names if not any(name in group for group in _GROUPS.values())]
+    parts = ["Write anything to talk to nanobot."]
+    for heading, group in groups.items():
+        lines = [heading]
+        for name in group:
+            others = [alias for alias, meant in aliases.items() if meant == name]
+            lines += _lines(name, table[name], others, at_terminal=at_terminal)
+        parts += ["\n".join(lines)] if group else []
+    return "\n\n".join(parts)
+
+
+def _lines(name: str, entry: CommandEntry, aliases: Iterable[str], *, at_terminal: bool) -> Iterator[str]:
+    rows = {f"/{name} {entry.arguments}".strip() if at_terminal else f"/{name.replace('-', '_')}": entry.text}
+    if others := ", ".join(f"/{alias}" for alias in aliases):
+        rows[others] = f"the same as /{name}"
+    for call, text in rows.items():
+        if not at_terminal:
+            yield f"{call} - {text}"
+        elif len(call) <= _COLUMN:
+            yield f"  {call:<{_COLUMN}} {text}"
+        else:
+            yield f"  {call}"
+            yield f"  {'':<{_COLUMN}} {text}"
+
+
 class SessionWork(Protocol):
     """The goals and subagents of sessions."""
 
     async def stop_for(self, message: InboundMessage) -> list[str]:
         """Stop what runs for the session as far as the sender of this message may. Return its labels."""
-        ...
 
     async def other_process_note(self, session_key: str) -> str:
         """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
-        ...
 
     async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
         """Stop and delete all of it. Return what that was, and the keys of reports that may still arrive. Raises
         NanobotError.
         """
-        ...
 
     def status(self, session_key: str) -> list[str]:
         """Return the status of the session's goal, one line each. Does not block."""
-        ...
 
 
 @dataclass(slots=True)
@@ -87,15 +155,15 @@ class SlashCommands:
     ALONE = frozenset({"new", "model", "compact"})
     """In a shared session only owners may use these: they change it for everybody."""
 
-    sessions: SessionManager
-    models: SessionModels
-    prompt: ContextBuilder
-    tools: ToolRegistry
-    status: AgentStatus
-    spending: Spending
-    pairing: PairingCommands
-    approvals: ApprovalCommands
-    memory: MemoryService
+    sessions: "SessionManager"
+    models: "SessionModels"
+    prompt: "ContextBuilder"
+    tools: "ToolRegistry"
+    status: "AgentStatus"
+    spending: "Spending"
+    pairing: "PairingCommands"
+    approvals: "ApprovalCommands"
+    memory: "MemoryService"
     work: SessionWork
     scope_of: Callable[[InboundMessage], Awaitable[Scope]]
     mcp_status: Callable[[], str]
@@ -110,12 +178,16 @@ class SlashCommands:
 
     def __post_init__(self) -> None:
         entry, access = partial(CommandEntry, for_owners=True), "list | approve | deny | revoke"
+        # the loop answers `/stop`, `/approve` and `/deny` while there is something to stop or to answer, the pipeline
+        # `/retry` while there is a message
         self._table = {
             "start": CommandEntry(_replying(_START), "say hello", buttons=_START_BUTTONS),
             "new": CommandEntry(self._new, "start afresh (--all clears memory too)", "[--stop]"),
-            "stop": CommandEntry(_replying(_NOTHING_RUNS), "stop what is running"),
-            "retry": CommandEntry(_replying(_NO_MESSAGE), "ask your last message again"),
-            "copy": CommandEntry(_replying(_TERMINAL_COPIES), "copy the last answer"),
+            "stop": CommandEntry(_replying("Nothing is running."), "stop what is running"),
+            "retry": CommandEntry(
+                _replying("There is no message of yours to ask again."), "ask your last message again"
+            ),
+            "copy": CommandEntry(_replying("/copy works in the terminal chat only."), "copy the last answer"),
             "status": CommandEntry(self._status, "model, tokens, window, running turns"),
             "model": CommandEntry(self._model, "show or change the model", "NAME"),
             "history": CommandEntry(self._history, "the last messages", "N"),
@@ -158,7 +230,7 @@ class SlashCommands:
         return entry.buttons if entry is not None else ()
 
     async def answer(
-        self, command: Command, session: Session, message: InboundMessage, *, attended: bool = False
+        self, command: Command, session: "Session", message: InboundMessage, *, attended: bool = False
     ) -> str:
         """Run a command and return the reply. Raises NanobotError only for storage failures."""
         name, is_owner = self.canonical(command), is_from_owner(message)
@@ -274,7 +346,7 @@ class SlashCommands:
         model = await self.models.of_session(call.session)
         return self.report(call.session, model, call.scope).text()
 
-    def report(self, session: Session, model: Model, scope: Scope = OWNERS) -> ContextReport:
+    def report(self, session: "Session", model: "Model", scope: Scope = OWNERS) -> ContextReport:
         """Return what fills the context window of a session. May read older messages; raises StorageError."""
         summary, began = session_summary(session.metadata), session.created_at.date()
         system = self.prompt.build_system_prompt(summary, scope=scope, began=began)
@@ -343,7 +415,7 @@ def _replying(text: str) -> Callable[[CommandCall], Awaitable[str]]:
     return answer
 
 
-def last_request(session: Session, message: InboundMessage) -> InboundMessage | None:
+def last_request(session: "Session", message: InboundMessage) -> InboundMessage | None:
     """Return the last message that this sender typed in the session, to be asked again at the address of `message`;
     None if there is none. It is never trusted more than it was.
     """
@@ -356,7 +428,7 @@ def last_request(session: Session, message: InboundMessage) -> InboundMessage | 
     return None
 
 
-def has_other_authors(session: Session, sender_id: str) -> bool:
+def has_other_authors(session: "Session", sender_id: str) -> bool:
     """Whether another person's messages are in the history a model still sees."""
     people = [row for row in session.get_history() if row.get("origin") == Origin.USER and row.get("sender_id")]
     return any(_id_of(str(row["sender_id"])) != _id_of(sender_id) for row in people)
@@ -367,5 +439,5 @@ def _id_of(sender_id: str) -> str:
     return sender_id.partition("|")[0]
 
 
-def _describe_model(model: Model) -> str:
+def _describe_model(model: "Model") -> str:
     return f"{model.name} ({model.provider_name})"

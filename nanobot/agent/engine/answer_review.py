@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent.engine.spec import Model
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, is_synthetic, text_of
+from nanobot.messages.types import ChatMessage, is_synthetic, shown_text, text_of
 from nanobot.providers.base import call_context, call_context_scope
 from nanobot.utils.text import clip, quote_lines
 
@@ -61,7 +60,7 @@ The answer:
 
 {answer}"""
 
-_SENT_BACK = """\
+SENT_BACK = """\
 Your answer was reviewed before the person could see it, and was sent back. The reviewer's reasons:
 
 {reasons}
@@ -103,11 +102,6 @@ async def review_answer(model: Model, rows: Sequence[ChatMessage], turn_id: str,
         return AnswerReview(None, str(error) or type(error).__name__)
     passed, reasons = parse_verdict(response.content or "")
     return AnswerReview(passed, reasons, response.usage, response.cost_usd)
-
-
-def sent_back_text(reasons: str) -> str:
-    """The message to the model about an answer that was sent back."""
-    return _SENT_BACK.format(reasons=reasons)
 
 
 def _material(rows: Sequence[ChatMessage], turn_id: str, answer: str) -> str:

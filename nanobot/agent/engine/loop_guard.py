@@ -96,7 +96,8 @@ class LoopGuard:
             self.reset()
         repeats = self._repeats.setdefault(key, _Repeats(tool.name if tool is not None else call.name))
         repeats.running = max(repeats.running - 1, 0)
-        result = _digest(result_text)
+        text = _VOLATILE.sub("~", result_text) if len(result_text) <= _MAX_NORMALIZED_CHARS else result_text
+        result = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if repeats.count == 0 or (repeats.result is not None and repeats.result != result):
             repeats.count = 1
         repeats.result, repeats.failed = result, not ok
@@ -113,12 +114,6 @@ class LoopGuard:
             return None
         outcome = "the same failure" if worst.failed else "the same result"
         return f"Stopped: {worst.name} was called {worst.count} times with the same arguments and {outcome}."
-
-
-def _digest(text: str) -> bytes:
-    if len(text) <= _MAX_NORMALIZED_CHARS:
-        text = _VOLATILE.sub("~", text)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _is_exempt(tool: Tool | None) -> bool:

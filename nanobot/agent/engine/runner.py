@@ -10,27 +10,27 @@ from copy import deepcopy
 from dataclasses import replace
 
 from nanobot.agent import events
-from nanobot.agent.engine.answer_review import MAX_SENT_BACK, review_answer, sent_back_text
-from nanobot.agent.engine.interruption import (
+from nanobot.agent.engine.answer_review import MAX_SENT_BACK, SENT_BACK, review_answer
+from nanobot.agent.engine.loop_guard import LoopGuard
+from nanobot.agent.engine.spec import RunSpec
+from nanobot.agent.engine.stream import StreamAssembler
+from nanobot.agent.engine.tool_calls import StepContext, outcome_unknown, run_calls
+from nanobot.agent.engine.transcript import (
     CONTINUE_INTERRUPTED,
     CONTINUE_TRUNCATED,
     FINISH_RESUMED,
+    Transcript,
     describe_interruption,
     is_interrupted,
     parts_of_answer,
     pending_calls,
     results_at_end,
 )
-from nanobot.agent.engine.loop_guard import LoopGuard
-from nanobot.agent.engine.spec import RunSpec
-from nanobot.agent.engine.stream import StreamAssembler
-from nanobot.agent.engine.tool_calls import StepContext, outcome_unknown, run_calls
-from nanobot.agent.engine.transcript import Transcript
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.hooks import AnswerSeen, RequestSeen
 from nanobot.agent.hooks.runner import HookVerdicts, call_seen, filter_calls, turn_facts
 from nanobot.agent.tools.base import Effect, ToolContext
-from nanobot.agent.window.requests import RequestBuilder, RequestRoom
+from nanobot.agent.window.fit import RequestBuilder, RequestRoom
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, least_trusted, text_of
 from nanobot.providers.base import Finished, LLMResponse, ToolCallRequest, call_context, call_context_scope
@@ -208,7 +208,7 @@ class _Run:
             self._add_usage(dict(review.usage), review.cost_usd)
             if review.passed is False:
                 self._sent_back_count += 1
-                await self._ask_again(sent_back_text(review.reasons), trust)
+                await self._ask_again(SENT_BACK.format(reasons=review.reasons), trust)
                 return None
         await self._record_draft()
         if review is not None and review.passed is None:

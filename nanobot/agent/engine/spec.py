@@ -9,7 +9,7 @@ from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.window.requests import LastRequest
+from nanobot.agent.window.fit import LastRequest
 from nanobot.agent.window.state import MAX_ROWS, Window
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
@@ -25,7 +25,6 @@ class StartCalls(Protocol):
 
     async def __call__(self, call_ids: Sequence[str], *, durable: bool) -> None:
         """Return once recorded; with `durable`, once synced to the disk, since one of them must not run twice."""
-        ...
 
 
 async def _ignore_calls_start(call_ids: Sequence[str], *, durable: bool) -> None:

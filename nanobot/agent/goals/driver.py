@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.engine.answer_review import parse_verdict
-from nanobot.agent.engine.interruption import outcome_text
+from nanobot.agent.engine.transcript import outcome_text
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.goals.goal import Goal
 from nanobot.agent.loop import AgentLoop
@@ -23,8 +23,7 @@ from nanobot.agent.work import WorkState, WorkStore
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.shown import GOAL_CHECK, GOAL_RULES
-from nanobot.messages.types import Origin, Provenance, is_outside, least_trusted
+from nanobot.messages.types import GOAL_CHECK, GOAL_RULES, Origin, Provenance, is_outside, least_trusted
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, quote_lines
 

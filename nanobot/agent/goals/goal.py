@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from nanobot.agent.requester import Requester
-from nanobot.agent.work import Work, WorkState
+from nanobot.agent.work import Requester, Work, WorkState
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance
 from nanobot.usage.types import format_dollars

@@ -24,12 +24,11 @@ from nanobot.agent.goals.goal import (
 )
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps
-from nanobot.agent.requester import Requester
 from nanobot.agent.scope import Scope
 from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.subagent.team import notes_folder
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.work import WorkState, WorkStore
+from nanobot.agent.work import Requester, WorkState, WorkStore
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import AgentDefaults

@@ -2,7 +2,7 @@
 
 Derive from `Hook` and override the methods you need. A hook receives frozen data and returns `Deny`, one of the
 `New...` types, or None for no change. It cannot end a turn: exceptions, invalid return values and timeouts are reported
-once and otherwise ignored (`runner`). `command` runs a program as a hook.
+once and otherwise ignored (`runner`).
 """
 
 from collections.abc import Mapping

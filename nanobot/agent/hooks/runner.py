@@ -19,7 +19,6 @@ from nanobot.agent.hooks import (
     CallSeen,
     Deny,
     Hook,
-    MessageSeen,
     NewArguments,
     NewResult,
     NewText,
@@ -195,10 +194,6 @@ class HookRunner:
             if method in hook.methods:
                 with suppress(_HookFailedError):
                     await hook.ask(method, make())
-
-    async def message(self, seen: MessageSeen) -> HookResult | Deny:
-        """Call `on_message`."""
-        return await self.filter("on_message", seen)
 
     async def filter(self, method: str, seen: Any, *, may_change: bool = True) -> HookResult | Deny:
         """Call a method that may change or deny what it sees. The first denial ends it; each hook sees the changes of

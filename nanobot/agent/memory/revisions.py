@@ -26,8 +26,7 @@ from nanobot.agent.memory.facts import (
 )
 from nanobot.agent.memory.files import SCHEMA, MemoryFiles
 from nanobot.errors import StorageError
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, Provenance, is_outside, is_synthetic
+from nanobot.messages.types import ChatMessage, Provenance, is_outside, is_synthetic, shown_text
 from nanobot.utils import codec
 from nanobot.utils.clock import timestamp
 from nanobot.utils.database import reading, writing

@@ -48,7 +48,6 @@ from nanobot.agent.memory.revisions import (
     is_like,
 )
 from nanobot.errors import StorageError
-from nanobot.messages.shown import shown_text
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import (
     INTERRUPTED,
@@ -57,6 +56,7 @@ from nanobot.messages.types import (
     ToolSchema,
     is_outside,
     least_trusted,
+    shown_text,
     stored_provenance,
 )
 from nanobot.providers.base import LLMProvider, LLMResponse

@@ -13,15 +13,13 @@ from functools import partial
 
 from nanobot.agent.commands.table import last_request
 from nanobot.agent.context import with_attachments
-from nanobot.agent.engine.interruption import is_answer, outcome_text, pending_calls
 from nanobot.agent.engine.runner import run
-from nanobot.agent.engine.spec import MAX_CONTINUATIONS, Model, RunLimits, RunSpec
+from nanobot.agent.engine.spec import MAX_CONTINUATIONS, Model, RunSpec
+from nanobot.agent.engine.transcript import is_answer, outcome_text, pending_calls
 from nanobot.agent.events import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.feed import parts_of_turn
 from nanobot.agent.hooks import Deny, MessageSeen, TurnSeen
-from nanobot.agent.memory.service import MemoryService
-from nanobot.agent.pipeline.turn import RestoredSession, Turn, TurnDeps, TurnEnding
-from nanobot.agent.pipeline.watchdog import Watchdog, run_with_watchdog
+from nanobot.agent.pipeline.turn import RestoredSession, Turn, TurnDeps, TurnEnding, Watchdog, run_with_watchdog
 from nanobot.agent.recovery import (
     MAX_ATTEMPTS,
     RepeatedlyInterruptedError,
@@ -30,9 +28,8 @@ from nanobot.agent.recovery import (
 )
 from nanobot.agent.session_summary import FORGOTTEN_KEY, add_omitted_note, session_summary, untrusted_summary
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.window.requests import LastRequest
-from nanobot.agent.window.state import Window
-from nanobot.agent.window.storage import open_window, save_window
+from nanobot.agent.window.fit import LastRequest
+from nanobot.agent.window.state import Window, open_window, save_window
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
 from nanobot.messages.types import (
@@ -49,7 +46,7 @@ from nanobot.providers.errors import ModelCallError
 from nanobot.security.secrets import redact_all, redact_known
 from nanobot.session.checkpoint import ORIGINAL_KEYS, PARTIAL_EVERY_S, Checkpoint, goal_of_original, rows_of_original
 from nanobot.session.types import Session
-from nanobot.utils.aio import finish
+from nanobot.utils.aio import Pace, finish
 from nanobot.utils.clock import timestamp
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import clip_line
@@ -87,6 +84,8 @@ class Pipeline:
 
     def __init__(self, deps: TurnDeps) -> None:
         self._deps = deps
+        self._pace = Pace()
+        """Limits how many turns enter their expensive phases at the same time."""
         self._last_requests: dict[str, tuple[LastRequest, int]] = {}
         """By session, with the number of rows that count for it."""
         self._remembered_rows = 0
@@ -100,36 +99,35 @@ class Pipeline:
         watchdog = Watchdog(turn, self._deps.timeouts)
         with _ends_cancellation(turn, watchdog):
             try:
-                await self._run_to_end(turn, watchdog)
+                await self._answer(turn)
+                await self._save_and_respond(turn)
+            except asyncio.CancelledError:
+                if watchdog.hung is not None:
+                    await self._fail(turn, watchdog.hung, str(watchdog.hung))
+                elif turn.ending is TurnEnding.INTERRUPT:
+                    await finish(self._interrupt(turn))
+                else:
+                    await self._end_early(turn, TurnOutcome.STOPPED, _partial_answer(turn))
+                raise
+            except (RequestTooLongError, BudgetExceededError) as error:
+                await self._end_early(turn, TurnOutcome.REFUSED, str(error), error)
+            except NanobotError as error:
+                await self._fail(turn, error, str(error))
+            except Exception as error:  # one failed turn must not stop the loop
+                log.exception("turn %s failed", turn.turn_id)
+                text = f"Something broke inside nanobot: {type(error).__name__}: {error_text(error)}."
+                await self._fail(turn, error, text)
             finally:
                 watchdog.close()
                 turn.trace.close()
-        with _ends_cancellation(turn, watchdog):
-            await _run_end_hooks(turn)
-        return turn.result
-
-    async def _run_to_end(self, turn: Turn, watchdog: Watchdog) -> None:
-        """Turn failures into an outcome. CancelledError is re-raised after the turn has ended."""
-        try:
-            await self._answer(turn)
-            await self._save_and_respond(turn)
-        except asyncio.CancelledError:
-            if watchdog.hung is not None:
-                await self._fail(turn, watchdog.hung, str(watchdog.hung))
-            elif turn.ending is TurnEnding.INTERRUPT:
-                await finish(self._interrupt(turn))
-            else:
-                await self._end_early(turn, TurnOutcome.STOPPED, _partial_answer(turn))
-            raise
-        except (RequestTooLongError, BudgetExceededError) as error:
-            await self._end_early(turn, TurnOutcome.REFUSED, str(error), error)
-        except NanobotError as error:
-            await self._fail(turn, error, str(error))
-        except Exception as error:  # one failed turn must not stop the loop
-            log.exception("turn %s failed", turn.turn_id)
-            await self._fail(
-                turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error_text(error)}."
-            )
+        result = turn.result
+        if turn.for_model and not result.later:
+            facts = (turn.request.facts, result.outcome, result.text, result.error)
+            with _ends_cancellation(turn, watchdog):
+                await turn.request.hook_runner.notify(
+                    "on_turn_end", lambda: TurnSeen(*facts, dict(result.usage), result.cost_usd)
+                )
+        return result
 
     async def _answer(self, turn: Turn) -> None:
         """Take the turn from its message to its result."""
@@ -140,9 +138,9 @@ class Pipeline:
             await self._begin(turn, TurnPhase.COMMAND)
             if await self._answer_command(turn):
                 return
-            if not turn.request.profile.is_subagent and self._deps.memory is not None:
+            if not turn.request.profile.is_subagent:
                 await self._begin(turn, TurnPhase.COMPACT)
-                await self._compact(turn, self._deps.memory)
+                await self._compact(turn)
         await self._begin(turn, TurnPhase.BUILD)
         if (built := await self._build(turn)) is not None:
             await self._begin(turn, TurnPhase.RUN)
@@ -150,7 +148,7 @@ class Pipeline:
 
     async def _begin(self, turn: Turn, phase: TurnPhase) -> None:
         if phase in _PACED_PHASES:
-            await self._deps.pace.step()
+            await self._pace.step()
         turn.progress.begin(phase)
 
     async def _restore(self, turn: Turn) -> bool:
@@ -186,10 +184,10 @@ class Pipeline:
 
     async def _adopt_original_state(self, turn: Turn) -> None:
         """Import, once, what the original nanobot left in this session's metadata: finished results, an active goal."""
-        session, goals = turn.session, self._deps.goals
+        session = turn.session
         rows = rows_of_original(session.metadata, session.get_history())
         goal = goal_of_original(session.metadata)
-        notice = await goals.adopt(turn.message, goal, turn.scope) if goals is not None and goal else ""
+        notice = await self._deps.goals.adopt(turn.message, goal, turn.scope) if goal else ""
         imported = {name: session.metadata.pop(name) for name in ORIGINAL_KEYS if name in session.metadata}
         try:
             await self._deps.sessions.append(session, *rows)
@@ -205,14 +203,14 @@ class Pipeline:
         An interrupted turn waits for the next message; `/new`, and reopening another conversation, discard it.
         """
         deps, message, command, session = self._deps, turn.message, turn.request.command, turn.session
-        is_obsolete = message.origin is Origin.GOAL and deps.goals and not deps.goals.is_wanted(message.session_key)
+        is_obsolete = message.origin is Origin.GOAL and not deps.goals.is_wanted(message.session_key)
         if is_obsolete or message.journal_key in session.metadata.get(FORGOTTEN_KEY, ()):
             turn.set_result(TurnOutcome.ANSWERED, "")
             return True
         if command is not None and command.name == "retry" and (again := last_request(session, message)):
             turn.request, command = replace(turn.request, message=again), None
         if command is None:
-            if deps.goals is not None and not turn.request.profile.is_subagent:
+            if not turn.request.profile.is_subagent:
                 await deps.goals.recall(message.session_key)
             return False
         assert turn.restored is not None  # noqa: S101 set by RESTORE
@@ -225,12 +223,12 @@ class Pipeline:
         turn.set_result(TurnOutcome.ANSWERED, text)
         return True
 
-    async def _compact(self, turn: Turn, memory: MemoryService) -> None:
+    async def _compact(self, turn: Turn) -> None:
         """Move old messages into memory, within a time limit; an unfinished consolidation changes nothing."""
         notice = asyncio.get_running_loop().call_later(_NOTICE_AFTER_S, turn.emit, Notice(text=_COMPACTING))
         try:
             async with asyncio.timeout(_COMPACT_S):
-                await memory.consolidation.compact(turn.session)
+                await self._deps.memory.consolidation.compact(turn.session)
         except TimeoutError:
             log.warning("turn %s: compacting the session took more than %g s and was stopped", turn.turn_id, _COMPACT_S)
         finally:
@@ -289,9 +287,16 @@ class Pipeline:
         if not pending_calls(history):
             await self._store_pending_rows(turn)
         rows, window = open_window(session)
-        name = turn.request.options.model
-        model = await (deps.models.get(name) if name else deps.models.of_session(session))
-        model = replace(model, limits=_limits_of(turn, model.limits))
+        options = turn.request.options
+        model = await (deps.models.get(options.model) if options.model else deps.models.of_session(session))
+        limits = model.limits
+        limits = replace(
+            limits,
+            max_steps=profile.max_steps or limits.max_steps,
+            max_tokens=min(options.max_tokens or limits.max_tokens, limits.max_tokens),
+            temperature=limits.temperature if options.temperature is None else options.temperature,
+        )
+        model = replace(model, limits=limits)
         turn.model_name = model.name
         model.provider.prepare()
         await profile.tools.refresh()
@@ -340,8 +345,7 @@ class Pipeline:
             answers=message.journal_key,
             scope=turn.scope,
         )
-        if deps.approval_router is not None:
-            context = replace(context, ask=partial(deps.approval_router.ask, context, turn.emit))
+        context = replace(context, ask=partial(deps.approval_router.ask, context, turn.emit))
         spec = RunSpec(
             model=model,
             system=redact_known(self._system_prompt(turn, first + window.start)),
@@ -368,10 +372,20 @@ class Pipeline:
             format_problem=options.format_problem,
             max_continuations=0 if options.max_tokens else MAX_CONTINUATIONS,
         )
-        if deps.goals is not None and profile.goal_session:
+        if profile.goal_session:
             spec = replace(spec, stop_reason=partial(deps.goals.stop_reason, profile.goal_session))
         turn.trace.record_request(spec)
-        with call_context_scope(_call_context(turn)):
+        emit = turn.emit  # bound now: an abandoned run must not use the emitter that replaces it
+        call_context = CallContext(
+            message.origin if message.origin in BACKGROUND_ORIGINS else "turn",
+            message.session_key,
+            turn.turn_id,
+            budget_usd=options.budget_usd,
+            reasoning_effort=options.reasoning_effort,
+            goal=bool(profile.goal_session),
+            notify=lambda text: emit(Notice(text=text)),
+        )
+        with call_context_scope(call_context):
             result = await run_with_watchdog(turn, run(spec), deps.timeouts.cancel_grace)
         turn.result = replace(result, joined=turn.joining.count)
 
@@ -379,9 +393,9 @@ class Pipeline:
         """The prompt with the session summary, and a warning if messages before `shown_from` left the window and could
         not be summarised.
         """
-        session, profile, memory = turn.session, turn.request.profile, self._deps.memory
+        session, profile = turn.session, turn.request.profile
         summary = session_summary(session.metadata)
-        if memory is not None and memory.consolidation.failure_count(session.key):
+        if self._deps.memory.consolidation.failure_count(session.key):
             summary = add_omitted_note(summary, shown_from - session.last_consolidated)
         prompt = profile.prompt.build_system_prompt(summary, scope=turn.scope, began=session.created_at.date())
         instructions = turn.request.options.instructions
@@ -404,11 +418,10 @@ class Pipeline:
         if turn.checkpoint is not None:
             turn.checkpoint.discard()
         await turn.resources.aclose()
-        memory = self._deps.memory
         if not turn.request.is_remembered:
             self._deps.status.forget(turn.message.session_key)
-        elif turn.restored is not None and memory is not None:
-            memory.on_session_released(turn.session, turn.scope)
+        elif turn.restored is not None:
+            self._deps.memory.on_session_released(turn.session, turn.scope)
         await self._begin(turn, TurnPhase.RESPOND)
         _respond(turn)
 
@@ -493,8 +506,13 @@ class Pipeline:
         return rows
 
     async def _record(self, turn: Turn, row: ChatMessage) -> None:
-        if row["role"] == "assistant":
-            _redact_row(row)
+        if row["role"] == "assistant":  # no configured secret of a model's output is stored
+            if isinstance(row["content"], str):
+                row["content"] = redact_known(row["content"])
+            if reasoning := row.get("reasoning_content"):
+                row["reasoning_content"] = redact_known(reasoning)
+            for call in row.get("tool_calls", ()):
+                call["function"]["arguments"] = redact_known(call["function"]["arguments"])
         if row.get("tool_calls") and turn.checkpoint is not None:
             turn.checkpoint.start_step()
         row.setdefault("timestamp", timestamp(self._deps.clock))
@@ -512,8 +530,8 @@ class Pipeline:
     ) -> ChatMessage:
         """The message as stored in the session, with its runtime context."""
         untrusted = self._untrusted_rows(turn, message)  # before the note, which may consume an answer
-        profile, goals = turn.request.profile, self._deps.goals
-        note = profile.note(message) if profile.note is not None else goals.note_for(message) if goals else ""
+        profile = turn.request.profile
+        note = (profile.note or self._deps.goals.note_for)(message)
         answer_format = turn.request.options.answer_format if message is turn.message else ""
         context = profile.prompt.runtime_context(
             message.channel,
@@ -548,7 +566,7 @@ class Pipeline:
         """The untrusted content in the note beside this message."""
         if turn.request.profile.note is not None:
             return turn.request.profile.untrusted_rows()
-        return self._deps.goals.untrusted_rows(message) if self._deps.goals is not None else ()
+        return self._deps.goals.untrusted_rows(message)
 
 
 @contextmanager
@@ -573,7 +591,8 @@ async def _run_message_hooks(turn: Turn, message: InboundMessage) -> str | None:
         turn.request.facts, sender_id=message.sender_id, origin=message.origin, provenance=message.provenance
     )
     begins = not joins and turn.session.message_count == 0
-    passed = await hook_runner.message(MessageSeen(facts, message.content, tuple(message.media), joins, begins))
+    seen = MessageSeen(facts, message.content, tuple(message.media), joins, begins)
+    passed = await hook_runner.filter("on_message", seen)
     if isinstance(passed, Deny):
         return passed.reason
     message.content = passed.seen.text
@@ -581,18 +600,28 @@ async def _run_message_hooks(turn: Turn, message: InboundMessage) -> str | None:
     return None
 
 
-async def _run_end_hooks(turn: Turn) -> None:
-    """Run the end hooks of a turn that reached BUILD and is not resumed later."""
-    result = turn.result
-    if turn.for_model and not result.later:
-        facts = (turn.request.facts, result.outcome, result.text, result.error)
-        await turn.request.hook_runner.notify(
-            "on_turn_end", lambda: TurnSeen(*facts, dict(result.usage), result.cost_usd)
-        )
+def _partial_answer(turn: Turn) -> str:
+    """The text that the model had produced when the turn was stopped."""
+    rows = turn.session.get_history() if turn.restored is not None else []
+    texts = [
+        text_of(row["content"]) for row in rows if row.get("turn_id") == turn.turn_id and row["role"] == "assistant"
+    ]
+    return "\n\n".join(filter(None, texts))
+
+
+def _is_reviewed(turn: Turn) -> bool:
+    """Whether the answer is sent to somebody: a goal has its own review, and a quiet job sends none."""
+    message = turn.message
+    return (
+        not turn.request.profile.is_subagent
+        and message.origin is not Origin.GOAL
+        and (message.origin is Origin.HEARTBEAT or not message.quiet)
+    )
 
 
 def _respond(turn: Turn) -> None:
-    result = turn.result
+    """Emit the end, and log the turn in one line, a failure as a warning. A job has a line of its own."""
+    result, key = turn.result, turn.message.session_key
     turn.emit(
         TurnEnded(
             outcome=result.outcome,
@@ -606,66 +635,7 @@ def _respond(turn: Turn) -> None:
             joined=turn.joining.count or None,
         )
     )
-    if turn.for_model and not result.later:
-        _log_end(turn)
-
-
-def _partial_answer(turn: Turn) -> str:
-    """The text that the model had produced when the turn was stopped."""
-    rows = turn.session.get_history() if turn.restored is not None else []
-    texts = [
-        text_of(row["content"]) for row in rows if row.get("turn_id") == turn.turn_id and row["role"] == "assistant"
-    ]
-    return "\n\n".join(filter(None, texts))
-
-
-def _redact_row(row: ChatMessage) -> None:
-    """Redact configured secrets in model output before it is stored."""
-    if isinstance(row["content"], str):
-        row["content"] = redact_known(row["content"])
-    if reasoning := row.get("reasoning_content"):
-        row["reasoning_content"] = redact_known(reasoning)
-    for call in row.get("tool_calls", ()):
-        call["function"]["arguments"] = redact_known(call["function"]["arguments"])
-
-
-def _is_reviewed(turn: Turn) -> bool:
-    """Whether the answer is sent to somebody: a goal has its own review, and a quiet job sends none."""
-    message = turn.message
-    return (
-        not turn.request.profile.is_subagent
-        and message.origin is not Origin.GOAL
-        and (message.origin is Origin.HEARTBEAT or not message.quiet)
-    )
-
-
-def _call_context(turn: Turn) -> CallContext:
-    message, emit = turn.message, turn.emit  # bound now: an abandoned run must not use the emitter that replaces it
-    return CallContext(
-        message.origin if message.origin in BACKGROUND_ORIGINS else "turn",
-        message.session_key,
-        turn.turn_id,
-        budget_usd=turn.request.options.budget_usd,
-        reasoning_effort=turn.request.options.reasoning_effort,
-        goal=bool(turn.request.profile.goal_session),
-        notify=lambda text: emit(Notice(text=text)),
-    )
-
-
-def _limits_of(turn: Turn, limits: RunLimits) -> RunLimits:
-    options = turn.request.options
-    return replace(
-        limits,
-        max_steps=turn.request.profile.max_steps or limits.max_steps,
-        max_tokens=min(options.max_tokens or limits.max_tokens, limits.max_tokens),
-        temperature=limits.temperature if options.temperature is None else options.temperature,
-    )
-
-
-def _log_end(turn: Turn) -> None:
-    """Log the turn in one line, a failure as a warning. A job has its own line, with its name."""
-    result, key = turn.result, turn.message.session_key
-    if turn.message.origin is Origin.CRON:
+    if not turn.for_model or result.later or turn.message.origin is Origin.CRON:
         return
     seconds = sum(turn.progress.phase_seconds.values())
     if result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):

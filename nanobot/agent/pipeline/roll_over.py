@@ -8,15 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nanobot.agent.engine.interruption import pending_calls
+from nanobot.agent.engine.transcript import pending_calls
 from nanobot.errors import StorageError
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, Origin, least_trusted
+from nanobot.messages.types import ChatMessage, Origin, least_trusted, shown_text
 from nanobot.security.secrets import redact_known
-from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip
+
+if TYPE_CHECKING:
+    from nanobot.session.manager import Session, SessionManager
 
 _RECENT_TURNS = 6
 """Turns of the old session quoted in the fresh one."""
@@ -27,20 +29,16 @@ This conversation became {why} and goes on in a fresh session. The old one is {n
 said in it. The last messages, as context only; do not act on them again:"""
 
 
-async def _ignore(session_key: str, path: Path) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class RollOver:
     """Limits of a session's size and age; 0 disables one."""
 
-    max_bytes: int = 0
-    max_days: int = 0
-    on_archived: Callable[[str, Path], Awaitable[None]] = _ignore
+    max_bytes: int
+    max_days: int
+    on_archived: Callable[[str, Path], Awaitable[None]]
     """Called with the session key and the path of the archived file."""
 
-    def reason(self, session: Session, now: datetime) -> str:
+    def reason(self, session: "Session", now: datetime) -> str:
         """Why the session must roll over ("long" or "old"); empty if it need not."""
         stored = session.stored.fingerprint if session.stored is not None else None
         if stored is None:
@@ -50,7 +48,7 @@ class RollOver:
         age = now.replace(tzinfo=None) - session.created_at
         return "old" if self.max_days and age > timedelta(days=self.max_days) else ""
 
-    async def start_fresh(self, sessions: SessionManager, session: Session, reason: str) -> str | None:
+    async def start_fresh(self, sessions: "SessionManager", session: "Session", reason: str) -> str | None:
         """Archive a locked session and continue it empty under the same key. Return the archived file's stem.
 
         Return None, and change nothing, while a call waits for its result or if the file cannot be moved.

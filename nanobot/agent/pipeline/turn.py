@@ -1,53 +1,55 @@
-"""The state of a running turn, and the dependencies of the pipeline."""
+"""The state of a running turn, the dependencies of the pipeline, and the watchdog that ends a turn that hangs."""
 
 import asyncio
+import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nanobot.agent import events
-from nanobot.agent.approval.router import ApprovalRouter
 from nanobot.agent.command import Command, parse_command
-from nanobot.agent.commands.table import SlashCommands
-from nanobot.agent.engine.interruption import FINISH_RESUMED
+from nanobot.agent.engine.transcript import FINISH_RESUMED
 from nanobot.agent.events import Emitter, EventSink, OpenEvents, TurnEvent, TurnOutcome, TurnPhase, TurnResult
-from nanobot.agent.feed import Feed
-from nanobot.agent.hooks import Hook, TurnFacts
-from nanobot.agent.hooks.runner import HookRunner
-from nanobot.agent.memory.service import MemoryService
-from nanobot.agent.models import SessionModels
-from nanobot.agent.pipeline.roll_over import RollOver
-from nanobot.agent.scope import OWNERS, Scope, owners_scope
-from nanobot.agent.status import AgentStatus
-from nanobot.agent.tools.base import Tool
-from nanobot.agent.tools.hooks import ToolPolicy
-from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.trace.store import TraceRecorder, TurnTrace
+from nanobot.agent.hooks import TurnFacts
+from nanobot.agent.scope import OWNERS, Scope
 from nanobot.bus.events import InboundMessage
+from nanobot.errors import NanobotError
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
 from nanobot.security.secrets import redact_known
-from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
 from nanobot.session.file_format import is_temporary
-from nanobot.session.manager import Session, SessionManager
-from nanobot.utils.aio import Pace
-from nanobot.utils.clock import Clock
+from nanobot.utils.aio import finish
+
+if TYPE_CHECKING:
+    from nanobot.agent.approval.pending import ApprovalRouter
+    from nanobot.agent.commands.table import SlashCommands
+    from nanobot.agent.feed import Feed
+    from nanobot.agent.hooks import Hook
+    from nanobot.agent.hooks.runner import HookRunner
+    from nanobot.agent.memory.service import MemoryService
+    from nanobot.agent.models import SessionModels
+    from nanobot.agent.pipeline.roll_over import RollOver
+    from nanobot.agent.status import AgentStatus
+    from nanobot.agent.tools.base import Tool
+    from nanobot.agent.tools.hooks import ToolPolicy
+    from nanobot.agent.tools.registry import ToolRegistry
+    from nanobot.agent.trace.store import TraceRecorder, TurnTrace
+    from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
+    from nanobot.session.manager import Session, SessionManager
+    from nanobot.utils.clock import Clock
+
+log = logging.getLogger(__name__)
 
 
 class PromptBuilder(Protocol):
     """Builds the system prompt and the runtime context of a message."""
 
     def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
-        """Build the system prompt. It is byte-stable until a source file changes.
-
-        `scope` selects the memory it includes; of many skills it lists those in use when the session `began`; `summary`
-        is what the session remembers of its consolidated messages.
-        """
-        ...
+        """Build the system prompt; see ContextBuilder."""
 
     def runtime_context(
         self,
@@ -59,10 +61,7 @@ class PromptBuilder(Protocol):
         note: str = "",
         folder: str = "",
     ) -> str:
-        """The context sent with a message: time, channel, chat, the folder of the person's terminal, today's notes
-        unless `history` shows them, and `note`, which is about the message.
-        """
-        ...
+        """The context sent with a message; see ContextBuilder."""
 
 
 @dataclass(slots=True)
@@ -98,15 +97,12 @@ class SessionSubagents(Protocol):
 
     def profile_of(self, message: InboundMessage) -> "TurnProfile | None":
         """The profile of a subagent's turn; None for any other turn."""
-        ...
 
     async def recover(self, session_key: str | None = None) -> None:
         """Resume what a previous process left, of one session or of all. Never raises."""
-        ...
 
     async def stop_for(self, message: InboundMessage) -> Sequence[str]:
         """Stop the subagents of this message's session that its sender may stop. Return their labels."""
-        ...
 
 
 class TurnGoals(Protocol):
@@ -114,91 +110,76 @@ class TurnGoals(Protocol):
 
     def is_wanted(self, session_key: str) -> bool:
         """Whether the turn that this session's goal requested should still run."""
-        ...
 
     async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
         """Keep an active goal of the original nanobot as a paused one. Return the notice for the person."""
-        ...
 
     async def recall(self, session_key: str) -> None:
         """Load this session's goal that waits for its person, also one set by a previous process."""
-        ...
 
     def note_for(self, message: InboundMessage) -> str:
         """What the model should know about the session's goal, sent with this message; empty if none is open."""
-        ...
 
     def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
         """The untrusted content in that note, as rows without a turn."""
-        ...
 
     def record_usage(self, session_key: str, step: events.StepEnded) -> None:
         """Record the usage of a model call for this session's goal."""
-        ...
 
     def stop_reason(self, session_key: str) -> str:
         """Why no further model call may be made for this session's goal; empty if one may."""
-        ...
 
     async def recover(self, session_key: str | None = None) -> None:
         """Resume what a previous process left, of one session or of all."""
-        ...
 
     async def other_process_note(self, session_key: str) -> str:
         """A sentence saying that another process works on this session's goal; empty if none does."""
-        ...
 
     async def stop_for(self, message: InboundMessage) -> str:
         """Stop the goal of this message's session if its sender may. Return its title, empty if none was stopped."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class TurnDeps:
     """The dependencies of a pipeline, shared by its turns."""
 
-    sessions: SessionManager
-    models: SessionModels
+    sessions: "SessionManager"
+    models: "SessionModels"
     prompt: PromptBuilder
-    tools: ToolRegistry
-    commands: SlashCommands
-    status: AgentStatus
-    clock: Clock
+    tools: "ToolRegistry"
+    commands: "SlashCommands"
+    status: "AgentStatus"
+    clock: "Clock"
     workspace: Path
     turns_folder: Path
-    traces: TraceRecorder
-    timeouts: TurnTimeouts = field(default_factory=TurnTimeouts)
-    pace: Pace = field(default_factory=Pace)
-    """Limits how many turns enter their expensive phases at the same time."""
-    roll_over: RollOver = field(default_factory=RollOver)
+    traces: "TraceRecorder"
+    timeouts: TurnTimeouts
+    roll_over: "RollOver"
     """When a session is archived and continued in a fresh one."""
-    tool_policies: Sequence[ToolPolicy] = ()
+    tool_policies: "Sequence[ToolPolicy]"
     """Each sees every tool call before it starts."""
-    hook_runner: HookRunner = field(default_factory=HookRunner)
+    hook_runner: "HookRunner"
     """Runs the hooks of plugins and programs."""
-    approval_router: ApprovalRouter | None = None
-    """Receives the answers to approval questions; None if turns ask none."""
-    scope_of: Callable[[InboundMessage], Awaitable[Scope]] = owners_scope
+    approval_router: "ApprovalRouter"
+    """Asks approval questions and receives the answers."""
+    scope_of: Callable[[InboundMessage], Awaitable[Scope]]
     """The memory that a message's turn may read."""
-    review: bool = False
+    review: bool
     """Whether answers are reviewed before they are sent."""
-    memory: MemoryService | None = None
-    subagents: SessionSubagents | None = None
-    goals: TurnGoals | None = None
-    feed: Feed | None = None
+    memory: "MemoryService"
+    subagents: SessionSubagents
+    goals: TurnGoals
+    feed: "Feed | None"
     """Gets the events of all turns; None in a process without other readers."""
-    options_of: Callable[[InboundMessage], "TurnOptions"] = field(default=lambda message: TurnOptions())
+    options_of: Callable[[InboundMessage], "TurnOptions"]
     """What the sender of a message asks of its turn, from `message.request`. Never raises."""
-    reminder_answer: Callable[[InboundMessage], Awaitable[str | None]] | None = None
+    reminder_answer: Callable[[InboundMessage], Awaitable[str | None]]
     """Returns the command meant by a word such as `snooze` right after a reminder; None for any other message."""
 
     def profile_of(self, message: InboundMessage) -> "TurnProfile":
         """The profile of a message's turn."""
-        profile = self.subagents.profile_of(message) if self.subagents is not None else None
-        if profile is None:
-            profile = TurnProfile(self.prompt, self.tools)
-            profile.goal_session = message.session_key if message.origin is Origin.GOAL else ""
-        return profile
+        goal_session = message.session_key if message.origin is Origin.GOAL else ""
+        return self.subagents.profile_of(message) or TurnProfile(self.prompt, self.tools, goal_session=goal_session)
 
 
 class TurnEnding(Enum):
@@ -221,7 +202,7 @@ class TurnProfile:
     """What a turn is made of. Subagents have profiles of their own."""
 
     prompt: PromptBuilder
-    tools: ToolRegistry
+    tools: "ToolRegistry"
     max_steps: int | None = None
     """Maximum number of model calls; None: that of the model."""
     scope: Scope | None = None
@@ -244,9 +225,9 @@ class TurnProfile:
 class RestoredSession:
     """Result of RESTORE: the locked session, and what interrupted turns left in it."""
 
-    session: Session
-    checkpoint: Checkpoint
-    interrupted: InterruptedTurns
+    session: "Session"
+    checkpoint: "Checkpoint"
+    interrupted: "InterruptedTurns"
 
 
 class TurnProgress:
@@ -299,7 +280,7 @@ class TurnProgress:
 class TurnOptions:
     """What the caller of a single turn may ask for."""
 
-    tools: Sequence[Tool] = ()
+    tools: "Sequence[Tool]" = ()
     """More tools. None has the name of another one."""
     instructions: str = ""
     """Added to the system prompt."""
@@ -349,7 +330,7 @@ class TurnRequest:
     """Whether the reader of its events may answer approval questions."""
     profile: TurnProfile
     options: TurnOptions
-    hook_runner: HookRunner
+    hook_runner: "HookRunner"
     """The hooks of the bot and those of this turn."""
 
     @property
@@ -378,7 +359,7 @@ class Turn:
 
     request: TurnRequest
     emit: Emitter
-    trace: TurnTrace
+    trace: "TurnTrace"
     progress: TurnProgress
     joining: Joining
     result: TurnResult
@@ -390,7 +371,7 @@ class Turn:
     scope: Scope = OWNERS
     """The memory it may read; set by RESTORE."""
     restored: RestoredSession | None = None
-    checkpoint: Checkpoint | None = None
+    checkpoint: "Checkpoint | None" = None
     """Set by BUILD, or by RESTORE if the turn resumes itself; before that the file belongs to another turn."""
     for_model: bool = False
     """Whether it got as far as BUILD: then hooks see its end."""
@@ -414,7 +395,7 @@ class Turn:
         return self.request.turn_id
 
     @property
-    def session(self) -> Session:
+    def session(self) -> "Session":
         """The session; only after RESTORE."""
         assert self.restored is not None, "a turn has its session from RESTORE on"  # noqa: S101
         return self.restored.session
@@ -443,7 +424,7 @@ def new_turn(
     deps: TurnDeps,
     *,
     options: TurnOptions | None = None,
-    hooks: Sequence[Hook] = (),
+    hooks: "Sequence[Hook]" = (),
     attended: bool = False,
     resumes: str = "",
 ) -> Turn:
@@ -455,7 +436,7 @@ def new_turn(
 
     def on_step_end(step: events.StepEnded) -> None:
         deps.status.record_usage(message.session_key, step.usage, step.cost_usd)
-        if deps.goals is not None and profile.goal_session:
+        if profile.goal_session:
             deps.goals.record_usage(profile.goal_session, step)
         if step.finish_reason not in (INTERRUPTED, FINISH_RESUMED):
             deps.status.model_error = None
@@ -484,3 +465,97 @@ def new_turn(
         joining=Joining(profile.waiting),
         result=TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id),
     )
+
+
+_abandoned: set[asyncio.Task[TurnResult]] = set()
+"""Strong references to abandoned runs, so that they are not garbage collected while they run."""
+
+
+class TurnHungError(NanobotError):
+    """A phase of a turn exceeded its time limit and was cancelled."""
+
+    def __init__(self, phase: TurnPhase, seconds: float) -> None:
+        super().__init__(
+            f"The turn hung: nothing happened in its phase {phase} for {seconds:g} s. It was stopped, so that this "
+            "session can go on. Send the message again."
+        )
+
+
+class RunCancelledError(NanobotError):
+    """The provider or a tool raised CancelledError although nobody stopped the turn."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The provider of the model, or a tool, cancelled this turn by itself. Send the message again; if it "
+            "happens again, choose another model with `/model`, and report it."
+        )
+
+
+class Watchdog:
+    """Cancels the task that created it when the turn hangs, and sets `hung`.
+
+    One timer per turn checks how long the phase has lasted and, in a run, how long nothing has happened.
+    """
+
+    def __init__(self, turn: Turn, timeouts: TurnTimeouts) -> None:
+        self.hung: TurnHungError | None = None
+        self._progress = turn.progress
+        self._timeouts = timeouts
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(timeouts.shortest, self._check)
+
+    def _check(self) -> None:
+        progress, loop = self._progress, asyncio.get_running_loop()
+        limit_s = self._timeouts.of(progress.phase)
+        if progress.open.has_question():
+            progress.touch()  # approval questions have a timeout of their own
+        since = progress.last_activity if progress.phase is TurnPhase.RUN else progress.phase_began
+        remaining_s = since + limit_s - loop.time()
+        if remaining_s > 0 or self._task is None:
+            pause_s = min(max(remaining_s, 0.001), self._timeouts.shortest)
+            self._timer = loop.call_later(pause_s, self._check)
+        else:
+            self.hung = TurnHungError(progress.phase, limit_s)
+            self._task.cancel()
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+
+async def run_with_watchdog(turn: Turn, coroutine: Coroutine[Any, Any, TurnResult], grace_s: float) -> TurnResult:
+    """Run the coroutine as a task and return its result. Cancelling this cancels the task.
+
+    A task that does not end within `grace_s` is abandoned: its events and rows are dropped, and an end event is emitted
+    for everything it had started.
+    """
+    run = asyncio.create_task(coroutine)
+    try:
+        await asyncio.wait((run,))
+    except BaseException:
+        run.cancel()
+        try:
+            await finish(asyncio.wait((run,), timeout=grace_s))
+        finally:  # also if cancelled a second time
+            if not run.done():
+                _abandon(turn, run)
+            elif not run.cancelled():
+                run.exception()  # mark as retrieved; the cancellation is what gets raised
+        raise
+    if run.cancelled():
+        raise RunCancelledError
+    return run.result()
+
+
+def _abandon(turn: Turn, run: asyncio.Task[TurnResult]) -> None:
+    progress = turn.progress
+    log.warning(
+        "turn %s: %s ignored the cancellation and was abandoned",
+        turn.turn_id,
+        ", ".join(progress.open.names()) or "its model",
+    )
+    turn.abandoned_text = "".join(progress.partial_text)
+    turn.emit = turn.emit.detach()
+    for ended in progress.open.ends(turn.abandoned_text, "stopped"):
+        turn.emit(ended)
+    _abandoned.add(run)
+    run.add_done_callback(_abandoned.discard)

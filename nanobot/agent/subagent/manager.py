@@ -29,7 +29,6 @@ from nanobot.agent.lanes import Slots
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps, TurnProfile
 from nanobot.agent.recovery import find_outcomes, is_accepted
-from nanobot.agent.requester import Requester
 from nanobot.agent.subagent.tasks import (
     ROLES,
     SubagentPrompt,
@@ -44,7 +43,7 @@ from nanobot.agent.subagent.tasks import (
 from nanobot.agent.subagent.team import MAX_READ_PER_TURN, Team, TellTool, notes_folder
 from nanobot.agent.tools.base import SUBAGENT_SESSION, Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.work import WorkState, WorkStore
+from nanobot.agent.work import Requester, WorkState, WorkStore
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import AgentDefaults

@@ -12,10 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.requester import Requester
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tools.base import SUBAGENT_SESSION
-from nanobot.agent.work import Work, WorkState
+from nanobot.agent.work import Requester, Work, WorkState
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.usage.types import format_dollars
 from nanobot.utils.text import clip_line, duration, escape_surrogates

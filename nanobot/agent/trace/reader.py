@@ -14,12 +14,20 @@ from typing import Any
 
 from nanobot.agent import events
 from nanobot.agent.claims import is_claim_feedback
-from nanobot.agent.engine.interruption import FINISH_RESUMED
 from nanobot.agent.engine.spec import RunLimits
+from nanobot.agent.engine.transcript import FINISH_RESUMED
 from nanobot.agent.trace.store import Facts, TraceStore
 from nanobot.errors import NanobotError
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Content, Provenance, ToolSchema, is_synthetic, text_of
+from nanobot.messages.types import (
+    INTERRUPTED,
+    ChatMessage,
+    Content,
+    Provenance,
+    ToolSchema,
+    is_synthetic,
+    shown_text,
+    text_of,
+)
 from nanobot.providers.base import parse_arguments
 from nanobot.session.manager import SessionManager
 from nanobot.usage.types import add_tokens

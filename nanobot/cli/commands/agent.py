@@ -153,7 +153,7 @@ class Backends:
             bot.register_message_tool()
             async with AsyncExitStack() as stack:
                 if self.is_chat:
-                    from nanobot.gateway.jobs import jobs_of_the_terminal  # imports the cron scheduler
+                    from nanobot.gateway.scheduled import jobs_of_the_terminal  # imports the cron scheduler
 
                     stack.callback(_print_pending_reminders, runtime)
                     await stack.enter_async_context(jobs_of_the_terminal(runtime))

@@ -32,8 +32,7 @@ from nanobot.cli.output import (
 )
 from nanobot.cli.setup import prompts
 from nanobot.errors import UsageError
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import text_of
+from nanobot.messages.types import shown_text, text_of
 from nanobot.security.secrets import redact_named, redact_texts, redact_value
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import SystemClock

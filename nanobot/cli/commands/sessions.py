@@ -17,7 +17,7 @@ from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
 from nanobot.cli.output import print_json, print_line, print_list, print_text, to_one_line, when
 from nanobot.cli.setup import prompts
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.shown import visible_text
+from nanobot.messages.types import visible_text
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
 from nanobot.session.file import session_title
@@ -108,7 +108,7 @@ def delete(key: KeyArgument, yes: Annotated[bool, typer.Option("--yes", "-y", he
         print_line("Kept.")
         return
     from nanobot.agent.trace.store import TraceStore  # slow to import
-    from nanobot.runtime.deletion import delete_session
+    from nanobot.runtime.archive import delete_session
 
     delete_session(sessions, TraceStore(setup.paths.traces), _open_index(setup), key)
     print_line(f"Deleted {what}.")

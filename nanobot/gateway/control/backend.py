@@ -171,10 +171,9 @@ class LocalBackend(ChatBackend):
         terminal.
         """
         from nanobot.agent.tools.message import MessageTool  # slow to import
-        from nanobot.runtime.sandbox import path_policy
 
         runtime = self._runtime
-        paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
+        paths = runtime.toolbox.policies.paths
         runtime.tools.register(MessageTool(runtime.bus, _LocalTargets(runtime), paths))
 
     def commands(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.events import Answer, EventSink, TurnEvent, TurnOutcome, TurnResult
+from nanobot.agent.events import Answer, EventSink, TurnOutcome, TurnResult
 from nanobot.agent.remote_turn import RETRIES, RETRY_S, RemoteTurn, follow_turn, socket_frames, stop_turn
 from nanobot.bus.events import InboundMessage
 from nanobot.gateway.control.backend import ChatBackend, Joining, OnBackgroundStart, SessionInfo, Show
@@ -78,7 +78,7 @@ class GatewayBackend(ChatBackend):
         turn_id = secrets.token_hex(8)
         request: Frame = {"do": "turn", "turn": turn_id, "text": message.content, "session": message.session_key}
         request |= {"media": message.media, "folder": message.folder, "attended": attended, "shows": show is not None}
-        turn = RemoteTurn(sink or _ignore, turn_id)
+        turn = RemoteTurn(sink or (lambda event: None), turn_id)
         if sink is not None:  # without a sink it is a command beside the turn
             self._last = turn
         return await self._follow(request, turn, on_frame)
@@ -175,10 +175,6 @@ class GatewayBackend(ChatBackend):
                     on_start([str(task_name) for task_name in frame.get("running", ())])
                 elif frame.get("type") == "message":
                     show(str(frame.get("text", "")))
-
-
-def _ignore(event: TurnEvent) -> None:
-    """Drop an event."""
 
 
 async def find_backend(state: Path, session_key: str | None, *, continue_latest: bool) -> GatewayBackend | None:

@@ -24,7 +24,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from nanobot.messages.shown import visible_text
 from nanobot.messages.types import (
     INTERRUPTED,
     ChatMessage,
@@ -33,6 +32,7 @@ from nanobot.messages.types import (
     is_outside,
     least_trusted,
     stored_provenance,
+    visible_text,
 )
 from nanobot.security.provenance import IN_PART
 from nanobot.security.secrets import redact_known

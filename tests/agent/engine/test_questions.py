@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.approval.pending import PendingApproval, PendingApprovals
-from nanobot.agent.approval.router import ApprovalRouter
+from nanobot.agent.approval.pending import ApprovalRouter, PendingApproval, PendingApprovals
 from nanobot.agent.events import Answer
 from nanobot.agent.tools.base import ToolContext
 from nanobot.bus.events import Address, InboundMessage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import ToolEnded, TurnOutcome
-from nanobot.agent.window.requests import RequestBuilder, RequestRoom
+from nanobot.agent.window.fit import RequestBuilder, RequestRoom
 from nanobot.agent.window.state import Calibration, Window
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, text_of

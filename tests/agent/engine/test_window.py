@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.window.fit import Fitted, History, TokenBudget, fit
-from nanobot.agent.window.requests import RequestRoom, token_budget
+from nanobot.agent.window.fit import Fitted, History, RequestRoom, TokenBudget, fit, token_budget
 from nanobot.agent.window.shrink import RowCache, shrink_row, stub_for
 from nanobot.agent.window.state import Calibration, Window
 from nanobot.errors import RequestTooLongError

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from nanobot.bus.events import OutboundKind
-from nanobot.messages.shown import visible_text
-from nanobot.messages.types import Origin, Provenance
+from nanobot.messages.types import Origin, Provenance, visible_text
 from nanobot.providers.base import CallContext, Delta, LLMResponse, call_context
 from nanobot.providers.errors import AuthenticationError
 from nanobot.session.search.update import searchable_text

@@ -69,7 +69,7 @@ async def test_a_message_without_a_model_is_kept_and_answered_with_what_to_do(tm
         result = await Bot(runtime, ScriptedProvider()).turn("hello")
 
     assert (result.outcome, result.error) == (TurnOutcome.FAILED, "ConfigError")
-    assert "There is no key for OpenAI" in result.text and "set OPENAI_API_KEY" in result.text
+    assert "There is no key for OpenAI" in result.text and "or OPENAI_API_KEY in the environment" in result.text
     assert rows(tmp_path)[0]["content"] == "hello"
 
 

@@ -15,8 +15,7 @@ from nanobot.agent.trace.replay import Replay, first_difference, first_request, 
 from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import Origin
+from nanobot.messages.types import Origin, shown_text
 from nanobot.providers.base import CallContext, Delta, LLMResponse, call_context
 from nanobot.providers.errors import ModelOverloadedError
 from nanobot.session.manager import SessionManager
