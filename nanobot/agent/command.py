@@ -3,14 +3,11 @@
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.bus.events import Button, InboundMessage
 from nanobot.messages.types import Origin, Provenance
-
-if TYPE_CHECKING:
-    from nanobot.session.manager import Session
+from nanobot.session.manager import Session
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
@@ -39,7 +36,7 @@ def parse_command(text: str) -> Command | None:
 class CommandCall:
     """One use of a command."""
 
-    session: "Session"
+    session: Session
     argument: str
     message: InboundMessage
     scope: Scope = OWNERS

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from nanobot.agent import events
 from nanobot.agent.engine.transcript import is_answer, is_continuation, is_interrupted, outcome_text
@@ -19,9 +19,7 @@ from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Origin, text_of
 from nanobot.providers.base import parse_arguments
-
-if TYPE_CHECKING:
-    from nanobot.session.types import Session
+from nanobot.session.types import Session
 
 _MAX_ENDED = 100
 _MAX_ITEMS = 20_000
@@ -412,7 +410,7 @@ def parts_of_turn(rows: Iterable[ChatMessage], turn_id: str) -> list[dict[str, A
     return parts
 
 
-def stored_view(session: "Session", turn_id: str, origin: Origin) -> TurnView | None:
+def stored_view(session: Session, turn_id: str, origin: Origin) -> TurnView | None:
     """What a turn has shown that is over and no longer in the feed, from the rows of its session, without its usage.
     None if it never began.
     """

@@ -8,16 +8,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from nanobot.agent.pipeline.turn import Turn
+from nanobot.agent.pipeline.turn import Turn
 
 
 class LaneEntry:
     """One entry in a lane's queue."""
 
-    def __init__(self, turn: "Turn | None", yields_to_steering: bool) -> None:
+    def __init__(self, turn: Turn | None, yields_to_steering: bool) -> None:
         self.turn = turn
         """What may join the running turn; None if this entry needs a turn of its own."""
         self.yields_to_steering = yields_to_steering
@@ -55,7 +53,7 @@ class Lanes:
     async def enter(
         self,
         session_key: str,
-        turn: "Turn | None" = None,
+        turn: Turn | None = None,
         on_wait: Callable[[], None] = lambda: None,
         *,
         yields_to_steering: bool = False,
@@ -80,7 +78,7 @@ class Lanes:
                 else:
                     del self._lanes[session_key]
 
-    def join_waiting(self, turn: "Turn", limit: int) -> "list[Turn]":
+    def join_waiting(self, turn: Turn, limit: int) -> list[Turn]:
         """Remove and return up to `limit` turns that wait behind the running `turn` and may join it, oldest first.
 
         Only messages of the same chat join. An entry that needs a turn of its own blocks those behind it, unless it

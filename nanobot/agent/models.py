@@ -3,19 +3,15 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.config.provider_table import context_window
+from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
-from nanobot.providers.factory import with_preset
+from nanobot.providers.base import LLMProvider
+from nanobot.providers.factory import ProviderChains, with_preset
+from nanobot.session.manager import Session
 from nanobot.utils.text import nearest
-
-if TYPE_CHECKING:
-    from nanobot.config.schema import Config
-    from nanobot.providers.base import LLMProvider
-    from nanobot.providers.factory import ProviderChains
-    from nanobot.session.manager import Session
 
 _ASK_WINDOW_AFTER_S = 1.0
 """A single answer is mostly over by then, and needs no list of models."""
@@ -26,11 +22,11 @@ class SessionModels:
 
     def __init__(
         self,
-        config: "Config",
-        chains: "ProviderChains",
+        config: Config,
+        chains: ProviderChains,
         model: str | None,
-        provider: "LLMProvider | None",
-        metered: "Callable[[LLMProvider, str], LLMProvider]",
+        provider: LLMProvider | None,
+        metered: Callable[[LLMProvider, str], LLMProvider],
     ) -> None:
         """`metered` wraps a provider of that name with the usage meter, also one passed in."""
         self._config = config
@@ -68,11 +64,11 @@ class SessionModels:
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def of_session(self, session: "Session") -> Model:
+    async def of_session(self, session: Session) -> Model:
         """Return the model of a session: the one this process was started with, else the one chosen by `/model`."""
         return await self.get(self._model or session.metadata.get("model"))
 
-    async def choose(self, session: "Session", name: str | None) -> Model:
+    async def choose(self, session: Session, name: str | None) -> Model:
         """Set the session's model; None means the configured one. The caller stores the session.
 
         Raises ConfigError if the provider lists its models and this is none of them.
@@ -89,7 +85,7 @@ class SessionModels:
             session.metadata["model"] = name
         return await self.get(name)
 
-    async def choices(self, session: "Session") -> list[str]:
+    async def choices(self, session: Session) -> list[str]:
         """Return what `/model` accepts: the presets, `default`, and the models that the session's provider lists."""
         model = await self.of_session(session)
         return [*dict.fromkeys([*self._config.model_presets, "default", *await model.provider.list_models()])]
@@ -122,7 +118,7 @@ class SessionModels:
         return Model(chosen.provider, chosen.name, chosen.model, _limits(config, chosen.model))
 
 
-def _limits(config: "Config", model: str) -> RunLimits:
+def _limits(config: Config, model: str) -> RunLimits:
     defaults, active, usual = config.agents.defaults, config.active_preset(), RunLimits()
     return RunLimits(
         max_steps=defaults.max_tool_iterations,

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanobot.agent.engine.transcript import is_answer, is_interrupted, outcome_text
 from nanobot.agent.tools.base import SUBAGENT_SESSION
@@ -16,9 +16,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage, Origin, is_synthetic
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns, interrupted_keys
-
-if TYPE_CHECKING:
-    from nanobot.session.manager import SessionManager
+from nanobot.session.manager import SessionManager
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +82,7 @@ def find_outcomes(history: Sequence[ChatMessage], journal_keys: Container[str]) 
     return {key: MessageOutcome(turn_id, texts.get(turn_id, "")) for key, turn_id in turns.items()}
 
 
-def is_accepted(folder: Path, sessions: "SessionManager", session_key: str, journal_key: str) -> bool:
+def is_accepted(folder: Path, sessions: SessionManager, session_key: str, journal_key: str) -> bool:
     """Whether a turn has accepted this message, however it ended. Blocks on the disk.
 
     Raises StorageError if the session cannot be read.
@@ -137,7 +135,7 @@ class RecoveryPlan:
     """Messages that no turn has accepted."""
 
 
-def plan_recovery(turns_folder: Path, sessions: "SessionManager", unsettled: Sequence[InboundMessage]) -> RecoveryPlan:
+def plan_recovery(turns_folder: Path, sessions: SessionManager, unsettled: Sequence[InboundMessage]) -> RecoveryPlan:
     """Sort interrupted turns and unsettled messages. Blocks on the disk, never raises."""
     plan = RecoveryPlan()
     for key in interrupted_keys(turns_folder):

@@ -4,17 +4,14 @@ first.
 
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
+from nanobot.agent.engine.spec import Model
+from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.window.fit import History, RequestRoom, next_eviction, token_budget
 from nanobot.agent.window.state import Calibration, Window
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage
 from nanobot.utils.text import count_noun
-
-if TYPE_CHECKING:
-    from nanobot.agent.engine.spec import Model
-    from nanobot.agent.tools.registry import ToolRegistry
 
 _HEADINGS = {
     "# nanobot": "identity and guidelines",
@@ -41,9 +38,9 @@ class WindowUse:
 class ContextReport:
     """The next request of a session, part by part."""
 
-    model: "Model"
+    model: Model
     system: str
-    tools: "ToolRegistry"
+    tools: ToolRegistry
     rows: list[ChatMessage]
     window: Window
     last_usage: dict[str, int] = field(default_factory=dict)

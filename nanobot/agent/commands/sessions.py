@@ -5,19 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nanobot.agent.command import CommandCall, CommandEntry
+from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.scope import Scope
+from nanobot.agent.status import AgentStatus
 from nanobot.messages.types import Origin, visible_text
 from nanobot.session.file import session_title
 from nanobot.session.file_format import is_terminal_session, parse_time
+from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.text import count_noun, duration
-
-if TYPE_CHECKING:
-    from nanobot.agent.memory.service import MemoryService
-    from nanobot.agent.status import AgentStatus
-    from nanobot.session.manager import Session, SessionManager
 
 _LISTED = 20
 _SHOWN_AFTER = 2
@@ -45,7 +42,7 @@ class Conversation:
         return f"{count_noun(self.messages, 'message')}, {age}"
 
 
-def list_conversations(sessions: "SessionManager", scope: Scope, session_key: str) -> list[Conversation]:
+def list_conversations(sessions: SessionManager, scope: Scope, session_key: str) -> list[Conversation]:
     """Return the conversations that this chat may list, newest first: its own and, for the owner, the terminal's."""
     own = scope.chat or session_key
 
@@ -73,7 +70,7 @@ def find_conversation(conversations: Sequence[Conversation], wanted: str) -> Con
     return next((conversation for conversation in conversations if conversation.name == wanted), None)
 
 
-def format_messages(session: "Session", count: int) -> str:
+def format_messages(session: Session, count: int) -> str:
     """Return the last `count` messages of people and bot, long ones shortened. May read the whole session."""
     visible = [row for row in session.messages if row.get("role") in ("user", "assistant") and visible_text(row)]
     return "\n".join(
@@ -92,9 +89,9 @@ def _shorten(text: str) -> str:
 class SessionCommands:
     """Answers `/sessions` and `/resume`."""
 
-    sessions: "SessionManager"
-    status: "AgentStatus"
-    memory: "MemoryService"
+    sessions: SessionManager
+    status: AgentStatus
+    memory: MemoryService
 
     def commands(self) -> dict[str, CommandEntry]:
         return {

@@ -9,34 +9,32 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from nanobot import __version__
+from nanobot.agent.approval.pending import ApprovalCommands
 from nanobot.agent.command import TYPED, Command, CommandCall, CommandEntry, is_from_owner, parse_command
 from nanobot.agent.commands.context_report import ContextReport
 from nanobot.agent.commands.sessions import SessionCommands, format_messages
+from nanobot.agent.context import ContextBuilder
+from nanobot.agent.engine.spec import Model
+from nanobot.agent.memory.service import MemoryService
+from nanobot.agent.models import SessionModels
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_summary import FORGOTTEN_KEY, session_summary
+from nanobot.agent.status import AgentStatus
+from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.window.state import open_window
 from nanobot.bus.events import Button, InboundMessage, MenuEntry
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, least_trusted, text_of
+from nanobot.pairing.commands import PairingCommands
+from nanobot.providers.metering import Spending
+from nanobot.session.manager import Session, SessionManager
 from nanobot.usage.ledger import format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, count_noun, duration, nearest
-
-if TYPE_CHECKING:
-    from nanobot.agent.approval.pending import ApprovalCommands
-    from nanobot.agent.context import ContextBuilder
-    from nanobot.agent.engine.spec import Model
-    from nanobot.agent.memory.service import MemoryService
-    from nanobot.agent.models import SessionModels
-    from nanobot.agent.status import AgentStatus
-    from nanobot.agent.tools.registry import ToolRegistry
-    from nanobot.pairing.commands import PairingCommands
-    from nanobot.providers.metering import Spending
-    from nanobot.session.manager import Session, SessionManager
 
 _COLUMN = 18
 """Width of the names; the texts are short enough for a terminal of 60 columns."""
@@ -155,15 +153,15 @@ class SlashCommands:
     ALONE = frozenset({"new", "model", "compact"})
     """In a shared session only owners may use these: they change it for everybody."""
 
-    sessions: "SessionManager"
-    models: "SessionModels"
-    prompt: "ContextBuilder"
-    tools: "ToolRegistry"
-    status: "AgentStatus"
-    spending: "Spending"
-    pairing: "PairingCommands"
-    approvals: "ApprovalCommands"
-    memory: "MemoryService"
+    sessions: SessionManager
+    models: SessionModels
+    prompt: ContextBuilder
+    tools: ToolRegistry
+    status: AgentStatus
+    spending: Spending
+    pairing: PairingCommands
+    approvals: ApprovalCommands
+    memory: MemoryService
     work: SessionWork
     scope_of: Callable[[InboundMessage], Awaitable[Scope]]
     mcp_status: Callable[[], str]
@@ -230,7 +228,7 @@ class SlashCommands:
         return entry.buttons if entry is not None else ()
 
     async def answer(
-        self, command: Command, session: "Session", message: InboundMessage, *, attended: bool = False
+        self, command: Command, session: Session, message: InboundMessage, *, attended: bool = False
     ) -> str:
         """Run a command and return the reply. Raises NanobotError only for storage failures."""
         name, is_owner = self.canonical(command), is_from_owner(message)
@@ -346,7 +344,7 @@ class SlashCommands:
         model = await self.models.of_session(call.session)
         return self.report(call.session, model, call.scope).text()
 
-    def report(self, session: "Session", model: "Model", scope: Scope = OWNERS) -> ContextReport:
+    def report(self, session: Session, model: Model, scope: Scope = OWNERS) -> ContextReport:
         """Return what fills the context window of a session. May read older messages; raises StorageError."""
         summary, began = session_summary(session.metadata), session.created_at.date()
         system = self.prompt.build_system_prompt(summary, scope=scope, began=began)
@@ -415,7 +413,7 @@ def _replying(text: str) -> Callable[[CommandCall], Awaitable[str]]:
     return answer
 
 
-def last_request(session: "Session", message: InboundMessage) -> InboundMessage | None:
+def last_request(session: Session, message: InboundMessage) -> InboundMessage | None:
     """Return the last message that this sender typed in the session, to be asked again at the address of `message`;
     None if there is none. It is never trusted more than it was.
     """
@@ -428,7 +426,7 @@ def last_request(session: "Session", message: InboundMessage) -> InboundMessage 
     return None
 
 
-def has_other_authors(session: "Session", sender_id: str) -> bool:
+def has_other_authors(session: Session, sender_id: str) -> bool:
     """Whether another person's messages are in the history a model still sees."""
     people = [row for row in session.get_history() if row.get("origin") == Origin.USER and row.get("sender_id")]
     return any(_id_of(str(row["sender_id"])) != _id_of(sender_id) for row in people)
@@ -439,5 +437,5 @@ def _id_of(sender_id: str) -> str:
     return sender_id.partition("|")[0]
 
 
-def _describe_model(model: "Model") -> str:
+def _describe_model(model: Model) -> str:
     return f"{model.name} ({model.provider_name})"

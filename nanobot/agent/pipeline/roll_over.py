@@ -8,17 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nanobot.agent.engine.transcript import pending_calls
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage, Origin, least_trusted, shown_text
 from nanobot.security.secrets import redact_known
+from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip
-
-if TYPE_CHECKING:
-    from nanobot.session.manager import Session, SessionManager
 
 _RECENT_TURNS = 6
 """Turns of the old session quoted in the fresh one."""
@@ -38,7 +35,7 @@ class RollOver:
     on_archived: Callable[[str, Path], Awaitable[None]]
     """Called with the session key and the path of the archived file."""
 
-    def reason(self, session: "Session", now: datetime) -> str:
+    def reason(self, session: Session, now: datetime) -> str:
         """Why the session must roll over ("long" or "old"); empty if it need not."""
         stored = session.stored.fingerprint if session.stored is not None else None
         if stored is None:
@@ -48,7 +45,7 @@ class RollOver:
         age = now.replace(tzinfo=None) - session.created_at
         return "old" if self.max_days and age > timedelta(days=self.max_days) else ""
 
-    async def start_fresh(self, sessions: "SessionManager", session: "Session", reason: str) -> str | None:
+    async def start_fresh(self, sessions: SessionManager, session: Session, reason: str) -> str | None:
         """Archive a locked session and continue it empty under the same key. Return the archived file's stem.
 
         Return None, and change nothing, while a call waits for its result or if the file cannot be moved.

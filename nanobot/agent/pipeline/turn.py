@@ -9,38 +9,35 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from nanobot.agent import events
+from nanobot.agent.approval.pending import ApprovalRouter
 from nanobot.agent.command import Command, parse_command
+from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.engine.transcript import FINISH_RESUMED
 from nanobot.agent.events import Emitter, EventSink, OpenEvents, TurnEvent, TurnOutcome, TurnPhase, TurnResult
-from nanobot.agent.hooks import TurnFacts
+from nanobot.agent.feed import Feed
+from nanobot.agent.hooks import Hook, TurnFacts
+from nanobot.agent.hooks.runner import HookRunner
+from nanobot.agent.memory.service import MemoryService
+from nanobot.agent.models import SessionModels
+from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.status import AgentStatus
+from nanobot.agent.tools.base import Tool
+from nanobot.agent.tools.hooks import ToolPolicy
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.trace.store import TraceRecorder, TurnTrace
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
 from nanobot.security.secrets import redact_known
+from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
 from nanobot.session.file_format import is_temporary
+from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
-
-if TYPE_CHECKING:
-    from nanobot.agent.approval.pending import ApprovalRouter
-    from nanobot.agent.commands.table import SlashCommands
-    from nanobot.agent.feed import Feed
-    from nanobot.agent.hooks import Hook
-    from nanobot.agent.hooks.runner import HookRunner
-    from nanobot.agent.memory.service import MemoryService
-    from nanobot.agent.models import SessionModels
-    from nanobot.agent.pipeline.roll_over import RollOver
-    from nanobot.agent.status import AgentStatus
-    from nanobot.agent.tools.base import Tool
-    from nanobot.agent.tools.hooks import ToolPolicy
-    from nanobot.agent.tools.registry import ToolRegistry
-    from nanobot.agent.trace.store import TraceRecorder, TurnTrace
-    from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
-    from nanobot.session.manager import Session, SessionManager
-    from nanobot.utils.clock import Clock
+from nanobot.utils.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -143,33 +140,33 @@ class TurnGoals(Protocol):
 class TurnDeps:
     """The dependencies of a pipeline, shared by its turns."""
 
-    sessions: "SessionManager"
-    models: "SessionModels"
+    sessions: SessionManager
+    models: SessionModels
     prompt: PromptBuilder
-    tools: "ToolRegistry"
-    commands: "SlashCommands"
-    status: "AgentStatus"
-    clock: "Clock"
+    tools: ToolRegistry
+    commands: SlashCommands
+    status: AgentStatus
+    clock: Clock
     workspace: Path
     turns_folder: Path
-    traces: "TraceRecorder"
+    traces: TraceRecorder
     timeouts: TurnTimeouts
-    roll_over: "RollOver"
+    roll_over: RollOver
     """When a session is archived and continued in a fresh one."""
-    tool_policies: "Sequence[ToolPolicy]"
+    tool_policies: Sequence[ToolPolicy]
     """Each sees every tool call before it starts."""
-    hook_runner: "HookRunner"
+    hook_runner: HookRunner
     """Runs the hooks of plugins and programs."""
-    approval_router: "ApprovalRouter"
+    approval_router: ApprovalRouter
     """Asks approval questions and receives the answers."""
     scope_of: Callable[[InboundMessage], Awaitable[Scope]]
     """The memory that a message's turn may read."""
     review: bool
     """Whether answers are reviewed before they are sent."""
-    memory: "MemoryService"
+    memory: MemoryService
     subagents: SessionSubagents
     goals: TurnGoals
-    feed: "Feed | None"
+    feed: Feed | None
     """Gets the events of all turns; None in a process without other readers."""
     options_of: Callable[[InboundMessage], "TurnOptions"]
     """What the sender of a message asks of its turn, from `message.request`. Never raises."""
@@ -202,7 +199,7 @@ class TurnProfile:
     """What a turn is made of. Subagents have profiles of their own."""
 
     prompt: PromptBuilder
-    tools: "ToolRegistry"
+    tools: ToolRegistry
     max_steps: int | None = None
     """Maximum number of model calls; None: that of the model."""
     scope: Scope | None = None
@@ -225,9 +222,9 @@ class TurnProfile:
 class RestoredSession:
     """Result of RESTORE: the locked session, and what interrupted turns left in it."""
 
-    session: "Session"
-    checkpoint: "Checkpoint"
-    interrupted: "InterruptedTurns"
+    session: Session
+    checkpoint: Checkpoint
+    interrupted: InterruptedTurns
 
 
 class TurnProgress:
@@ -280,7 +277,7 @@ class TurnProgress:
 class TurnOptions:
     """What the caller of a single turn may ask for."""
 
-    tools: "Sequence[Tool]" = ()
+    tools: Sequence[Tool] = ()
     """More tools. None has the name of another one."""
     instructions: str = ""
     """Added to the system prompt."""
@@ -330,7 +327,7 @@ class TurnRequest:
     """Whether the reader of its events may answer approval questions."""
     profile: TurnProfile
     options: TurnOptions
-    hook_runner: "HookRunner"
+    hook_runner: HookRunner
     """The hooks of the bot and those of this turn."""
 
     @property
@@ -359,7 +356,7 @@ class Turn:
 
     request: TurnRequest
     emit: Emitter
-    trace: "TurnTrace"
+    trace: TurnTrace
     progress: TurnProgress
     joining: Joining
     result: TurnResult
@@ -371,7 +368,7 @@ class Turn:
     scope: Scope = OWNERS
     """The memory it may read; set by RESTORE."""
     restored: RestoredSession | None = None
-    checkpoint: "Checkpoint | None" = None
+    checkpoint: Checkpoint | None = None
     """Set by BUILD, or by RESTORE if the turn resumes itself; before that the file belongs to another turn."""
     for_model: bool = False
     """Whether it got as far as BUILD: then hooks see its end."""
@@ -395,7 +392,7 @@ class Turn:
         return self.request.turn_id
 
     @property
-    def session(self) -> "Session":
+    def session(self) -> Session:
         """The session; only after RESTORE."""
         assert self.restored is not None, "a turn has its session from RESTORE on"  # noqa: S101
         return self.restored.session
@@ -424,7 +421,7 @@ def new_turn(
     deps: TurnDeps,
     *,
     options: TurnOptions | None = None,
-    hooks: "Sequence[Hook]" = (),
+    hooks: Sequence[Hook] = (),
     attended: bool = False,
     resumes: str = "",
 ) -> Turn:

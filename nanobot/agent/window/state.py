@@ -8,15 +8,13 @@ new window.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from nanobot.messages.types import ChatMessage
+from nanobot.session.manager import Session
 from nanobot.utils import codec
-
-if TYPE_CHECKING:
-    from nanobot.session.manager import Session
 
 _METADATA_KEY = "window"
 MAX_ROWS = 400
@@ -111,7 +109,7 @@ class Window:
         return window
 
 
-def open_window(session: "Session") -> tuple[list[ChatMessage], Window]:
+def open_window(session: Session) -> tuple[list[ChatMessage], Window]:
     """Load the rows that a run begins with and its window. May read older messages; raises StorageError.
 
     The first row is message number `session.message_count - len(rows)`.
@@ -132,7 +130,7 @@ def open_window(session: "Session") -> tuple[list[ChatMessage], Window]:
     return rows, window
 
 
-def save_window(session: "Session", first: int, window: Window) -> None:
+def save_window(session: Session, first: int, window: Window) -> None:
     """Set the window of a run whose history begins at message number `first`. Stored with the next message."""
     last = session.last_message
     mark = [session.message_count - 1, None if last is None else last.get("timestamp")]
