@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nanobot.utils import codec
 from nanobot.utils.database import Database, reading
-from nanobot.utils.lease import ProcessLease
+from nanobot.utils.locks import ProcessLease
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

@@ -65,8 +65,8 @@ from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
 from nanobot.utils.garbage import freeze_imports
-from nanobot.utils.lease import ProcessLease
-from nanobot.utils.workspace import open_workspace
+from nanobot.utils.installation import open_workspace
+from nanobot.utils.locks import ProcessLease
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers

@@ -24,8 +24,8 @@ from nanobot.config.schema import PluginsConfig
 from nanobot.errors import PluginError
 from nanobot.plugins import EVERY, HOOKS, TOOLS, Offer, load, names, plain
 from nanobot.plugins import offers as installed_offers
-from nanobot.security.environment import child_environment
 from nanobot.security.secrets import redact_all
+from nanobot.utils.processes import child_environment
 from nanobot.utils.text import clip_line
 from nanobot.utils.worker_thread import WorkerThread
 

@@ -12,8 +12,8 @@ from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.builtin import ToolPolicies
 from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.inbox import InboxPolicy, Mailbox
-from nanobot.agent.tools.web.engines import ENVIRONMENT
 from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
+from nanobot.agent.tools.web.search import ENVIRONMENT
 from nanobot.bus.events import FEED_CHANNELS, Address
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config

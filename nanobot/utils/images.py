@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nanobot.errors import NanobotError
-from nanobot.utils.extras import install_command
+from nanobot.utils.installation import install_command
 from nanobot.utils.text import human_size
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from nanobot.utils.extras import install_command
+from nanobot.utils.installation import install_command
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the quotes are those of a POSIX shell")

@@ -1,6 +1,6 @@
 """What ships with the code is where the code says it is."""
 
-from nanobot.utils.resources import templates_dir
+from nanobot.utils.installation import templates_dir
 
 
 def test_every_template_of_a_workspace_ships():

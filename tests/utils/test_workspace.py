@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.utils.workspace import open_workspace, prepare_workspace
+from nanobot.utils.installation import open_workspace, prepare_workspace
 
 
 def test_a_workspace_is_made_where_there_is_none_and_left_alone_where_there_is_one(tmp_path: Path):

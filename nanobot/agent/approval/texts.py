@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from nanobot.agent.approval.taint import own_provenance
-from nanobot.agent.tools.access import Access, AccessKind
+from nanobot.agent.tools.base import Access, AccessKind
 from nanobot.messages.types import ChatMessage, Provenance, least_trusted
 from nanobot.providers.base import ToolCallRequest, parse_arguments
 from nanobot.security.secrets import redact_named

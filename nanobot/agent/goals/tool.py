@@ -12,8 +12,17 @@ from nanobot.agent.goals import texts
 from nanobot.agent.goals.check import CheckKind, GoalCheck
 from nanobot.agent.goals.goal import Goal, GoalOrder, check_length
 from nanobot.agent.requester import Requester
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
+from nanobot.agent.tools.base import (
+    Access,
+    AccessKind,
+    Effect,
+    Tool,
+    ToolContext,
+    ToolResult,
+    delegate_call,
+    string,
+    takes,
+)
 from nanobot.agent.work import WorkState
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, least_trusted, text_of

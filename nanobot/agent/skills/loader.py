@@ -16,7 +16,7 @@ from pathlib import Path
 from nanobot.agent.skills.manual import SKILL_FILE, Manual, ManualError, Opens, body, one_line, parse_manual, read_text
 from nanobot.agent.skills.requirements import MissingNeed, find_missing
 from nanobot.security.files.open import Stamp, stamp_of
-from nanobot.utils.resources import skills_dir
+from nanobot.utils.installation import skills_dir
 from nanobot.utils.text import clip, clip_line
 
 _HOST_CACHE_S = 2.0

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.subagent.texts import tool_result
-from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, string, takes
+from nanobot.agent.tools.base import Access, Effect, Tool, ToolContext, ToolResult, boolean, string, takes
 from nanobot.agent.work import WorkState
 from nanobot.errors import NanobotError
 

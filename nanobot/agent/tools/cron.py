@@ -8,8 +8,18 @@ from functools import cached_property
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, number, string, takes
+from nanobot.agent.tools.base import (
+    Access,
+    AccessKind,
+    Effect,
+    Tool,
+    ToolContext,
+    ToolResult,
+    boolean,
+    number,
+    string,
+    takes,
+)
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin
 from nanobot.security.secrets import redact_known

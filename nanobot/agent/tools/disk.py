@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nanobot.agent.scope import restrict_paths
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Access, AccessKind, Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.textfile import NotTextError
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from nanobot.agent.events import parse_answer
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, array, string, takes
+from nanobot.agent.tools.base import Access, AccessKind, Effect, Tool, ToolContext, ToolResult, array, string, takes
 from nanobot.agent.tools.disk import opener
 from nanobot.bus.events import FEED_CHANNELS, WEB_CHANNEL, Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus

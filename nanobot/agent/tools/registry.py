@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Tool, ToolContext, ToolResult, call_arguments
+from nanobot.agent.tools.base import Access, AccessKind, Tool, ToolContext, ToolResult, call_arguments
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, ToolFailure, ToolSchema, text_of

@@ -27,7 +27,7 @@ from nanobot.runtime.sandbox import command_sandbox
 from nanobot.runtime.skills import skills_loader
 from nanobot.security.sandbox.sandbox import Report as SandboxReport
 from nanobot.session.manager import SessionManager
-from nanobot.utils.lease import ProcessLease
+from nanobot.utils.locks import ProcessLease
 from nanobot.utils.text import clip_line
 
 _GATEWAY_FACTS = ("status", "pid", "uptimeS", "problems", "lastError")

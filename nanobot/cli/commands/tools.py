@@ -6,7 +6,7 @@ import sys
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import build_tools
-from nanobot.agent.tools.image import ImageTool
+from nanobot.agent.tools.images import ImageTool
 from nanobot.cli.commands.mcp import read_server_setup
 from nanobot.cli.common import JsonOption
 from nanobot.cli.output import Column, print_line, print_list

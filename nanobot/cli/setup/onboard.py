@@ -37,9 +37,9 @@ from nanobot.config.saver import require_valid
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError, UsageError
 from nanobot.utils.files import PRIVATE_FILE, write_atomic
+from nanobot.utils.installation import prepare_workspace
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import count_noun, nearest
-from nanobot.utils.workspace import prepare_workspace
 
 NEXT_STEPS = """
 Next:

@@ -15,7 +15,7 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.testing import open_bot
-from nanobot.utils.resources import templates_dir
+from nanobot.utils.installation import templates_dir
 from nanobot.utils.worker_thread import WorkerThread
 from tests.support.tools import call_in_turn, lay
 

@@ -1,8 +1,15 @@
-"""The tools of a server: one for each of its own, one for its resources and one for its prompts."""
+"""The tools of a server: one for each of its own, one for its resources and one for its prompts.
+
+Answers become results for the model: texts joined, images as blocks, the rest as files.
+https://modelcontextprotocol.io/specification/2025-11-25/server/tools#tool-result
+"""
 
 import asyncio
+import base64
+import hashlib
 import json
 import math
+import mimetypes
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -10,18 +17,89 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
+from nanobot.agent.tools.base import Access, AccessKind, Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.agent.tools.mcp.listing import ServerTool
-from nanobot.agent.tools.mcp.results import ReceivedFiles, convert_prompt, convert_resource, convert_result
 from nanobot.agent.tools.mcp.server import RESOURCES, McpServer, ServerFailedError
 from nanobot.messages.types import Provenance, ToolFailure
 from nanobot.net.urls import find_hosts
+from nanobot.security.files.open import Opener
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.security.secrets import find_secret
+from nanobot.utils.files import PRIVATE_FILE
 from nanobot.utils.text import clip, clip_line
 
 if TYPE_CHECKING:
     from mcp import Client
+    from mcp.types import BlobResourceContents, ContentBlock, TextResourceContents
+
+MAX_FILE_BYTES = 32 * 1024 * 1024
+MAX_BLOCKS = 500
+MAX_TEXT_BESIDE_IMAGES = 16_000
+"""Characters of a text beside images. A text alone may be longer: the run saves all of it in a file."""
+_IMAGES = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
+
+Part = str | dict[str, Any]
+"""A text, or an image block."""
+
+
+class ReceivedFiles:
+    """Converts a server's answers. Their files go to a folder, named by their content, so none is stored twice."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._folder = workspace / ".nanobot" / "received"
+        self._files = Opener(PathPolicy(workspace))
+
+    async def convert(self, block: "ContentBlock") -> Part:
+        """Convert a part of an answer."""
+        match block.type:
+            case "text":
+                return block.text
+            case "image" | "audio":
+                return await self._part(block.type, block.data, block.mime_type)
+            case "resource_link":
+                about = " ".join(part for part in (block.title or block.name, block.description) if part)
+                return f"[resource: {block.uri}] {about}".rstrip()
+        return await self.convert_resource(block.resource)
+
+    async def convert_resource(self, resource: "TextResourceContents | BlobResourceContents") -> Part:
+        text: str | None = getattr(resource, "text", None)
+        if text is not None:
+            return text
+        kind = "image" if resource.mime_type in _IMAGES else "file"
+        return await self._part(kind, getattr(resource, "blob", ""), resource.mime_type)
+
+    async def _part(self, kind: str, data: str, mime_type: str | None) -> Part:
+        """Save the data, and return the image block, or a text that names the file."""
+        path = await asyncio.to_thread(self._save, data, (mime_type or "").split(";")[0].strip().lower())
+        if path is not None and path.suffix in _IMAGES.values():
+            return {"type": "image_url", "image_url": {"url": str(path)}}
+        return f"[{kind}: {path if path is not None else 'could not be saved'}]"
+
+    def _save(self, data: str, mime_type: str) -> Path | None:
+        """Decode and save the data; None if it is too large, broken, or cannot be written."""
+        if len(data) > MAX_FILE_BYTES * 4 // 3:
+            return None
+        try:
+            content = base64.b64decode(data, validate=False)
+            name = hashlib.sha256(content).hexdigest()[:20]
+            path = self._folder / f"{name}{_IMAGES.get(mime_type) or mimetypes.guess_extension(mime_type) or '.bin'}"
+            with self._files.own_location(path) as place:
+                place.replace(content, PRIVATE_FILE)
+        except (OSError, ValueError, PathDeniedError):
+            return None
+        return path
+
+
+def _join(parts: list[Part]) -> str | list[dict[str, Any]]:
+    """Join to one text; with images, a block for each part."""
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "\n".join(texts)
+    return [
+        {"type": "text", "text": clip(part, MAX_TEXT_BESIDE_IMAGES)} if isinstance(part, str) else part
+        for part in parts
+    ]
+
 
 Request = Callable[["Client", Callable[[], None]], Awaitable[ToolResult]]
 """Asks the server. It gets a function to call when the server makes progress."""
@@ -126,7 +204,15 @@ class McpTool(_ServerTool):
                     ctx.emit(clip_line(message or f"{progress:g} of {total:g}", 200))
 
             answer = await client.session.send_request(call, CallToolResult, progress_callback=progress)
-            return await convert_result(answer, self._received)
+            parts = [await self._received.convert(block) for block in answer.content[:MAX_BLOCKS]]
+            if len(answer.content) > MAX_BLOCKS:
+                parts.append(f"[there are more than {MAX_BLOCKS} parts; the rest is left out]")
+            content = _join(parts)
+            if not content and answer.structured_content is not None:
+                content = json.dumps(answer.structured_content, ensure_ascii=False)
+            if answer.is_error:
+                return ToolResult(content or "Error: the server gave no reason.", error=True)
+            return ToolResult(content or "The tool ended and returned nothing.")
 
         return await self._ask(request, arguments, repeatable=self.effect is not Effect.ONCE)
 
@@ -154,7 +240,9 @@ class ResourcesTool(_ServerTool):
 
         async def request(client: "Client", _: Callable[[], None]) -> ToolResult:
             if uri:
-                return await convert_resource((await client.read_resource(uri)).contents, self._received)
+                contents = (await client.read_resource(uri)).contents[:MAX_BLOCKS]
+                parts = [await self._received.convert_resource(content) for content in contents]
+                return ToolResult(_join(parts) or "The resource is empty.")
             resources = (await client.list_resources()).resources[:_MAX_LISTED]
             templates = (await client.list_resource_templates()).resource_templates[:_MAX_LISTED]
             lines = [
@@ -183,7 +271,12 @@ class PromptsTool(_ServerTool):
 
         async def request(client: "Client", _: Callable[[], None]) -> ToolResult:
             if name:
-                return await convert_prompt(await client.get_prompt(name, texts), self._received)
+                answer = await client.get_prompt(name, texts)
+                parts: list[Part] = [answer.description] if answer.description else []
+                for message in answer.messages[:MAX_BLOCKS]:
+                    block = await self._received.convert(message.content)
+                    parts += [f"{message.role}: {block}"] if isinstance(block, str) else [f"{message.role}:", block]
+                return ToolResult(_join(parts) or "The prompt is empty.")
             lines = []
             for prompt in (await client.list_prompts()).prompts[:_MAX_LISTED]:
                 takes = (f"{argument.name}{'' if argument.required else '?'}" for argument in prompt.arguments or ())
