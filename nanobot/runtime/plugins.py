@@ -25,9 +25,9 @@ from nanobot.errors import PluginError
 from nanobot.plugins import EVERY, HOOKS, TOOLS, Offer, load, names, plain
 from nanobot.plugins import offers as installed_offers
 from nanobot.security.secrets import redact_all
+from nanobot.utils.aio import WorkerThread
 from nanobot.utils.processes import child_environment
 from nanobot.utils.text import clip_line
-from nanobot.utils.worker_thread import WorkerThread
 
 LOAD_TIMEOUT_S = 10.0
 _MAX_PROBLEM_CHARS = 400

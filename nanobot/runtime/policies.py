@@ -20,8 +20,8 @@ from nanobot.config.schema import Config
 from nanobot.net.egress import NetworkPolicy
 from nanobot.runtime.sandbox import named_places, path_policy
 from nanobot.security.secrets import find_secret
+from nanobot.utils.aio import WorkerThread
 from nanobot.utils.clock import Clock, find_zone
-from nanobot.utils.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers

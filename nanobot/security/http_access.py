@@ -1,20 +1,25 @@
-"""The access check of the HTTP server. Every endpoint names what it requires; nothing is served without it.
+"""The endpoints of the HTTP server: how they are written, and the check of each request before one runs.
 
-The Host header has to name this server, which stops DNS rebinding. A request that a browser sends for another site is
-refused by Origin and Sec-Fetch-Site. Pages need the cookie of a paired device, programs a key.
+An endpoint is a method of a `View`, marked with its method, its path and what it requires; nothing is served without
+that. The Host header has to name this server, which stops DNS rebinding. A request that a browser sends for another
+site is refused by Origin and Sec-Fetch-Site. Pages need the cookie of a paired device, programs a key.
 """
 
+import asyncio
 import hmac
+import inspect
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial, wraps
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -234,3 +239,79 @@ def _is_same_origin(request: Request) -> bool:
 
 def _host_name(header: str) -> str:
     return (header.rpartition(":")[0] if re.search(r":\d*\Z", header) else header).lower()
+
+
+H = TypeVar("H", bound=Callable[..., Any])
+_MARK = "__nanobot_route__"
+
+
+def route(
+    methods: str,
+    path: str,
+    *,
+    status: int = 200,
+    changed: str = "",
+    requires: Requires | None = None,
+    guest_may: bool = False,
+) -> Callable[[H], H]:
+    """Mark a method of a View as the handler of a path, for these methods.
+
+    Its arguments come by name: `request`, `caller`, `body` (parsed by its model), and all others from the path or the
+    query. One that is not async runs in a thread. Its result is the JSON of the answer, unless it is a Response.
+    `changed` is the topic published in the feed afterwards.
+    """
+
+    def mark(handler: H) -> H:
+        def make(view: View, method: Callable[..., Any]) -> Endpoint:
+            answer = _answering(view, method, status, changed)
+            return Endpoint(path, answer, requires or view.requires, methods.split(), guest_may, view.error)
+
+        setattr(handler, _MARK, make)
+        return handler
+
+    return mark
+
+
+class View:
+    """Some endpoints of the HTTP server."""
+
+    requires: ClassVar[Requires] = Requires.DEVICE
+    error: Callable[[HttpError], Response] | None = None
+    """How it writes errors, if not as JSON."""
+
+    def on_change(self, topic: str) -> None:
+        """Called after a request that changed something."""
+
+    def endpoints(self) -> list[Endpoint]:
+        """The marked methods, in their order."""
+        return [
+            make(self, getattr(self, name))
+            for name, member in vars(type(self)).items()
+            if (make := getattr(member, _MARK, None)) is not None
+        ]
+
+
+def _answering(view: View, handler: Callable[..., Any], status: int, changed: str) -> Callable[..., Any]:
+    parameters = inspect.signature(handler).parameters
+    given = {"request", "caller", "body"} & parameters.keys()
+    body_model: type[BaseModel] | None = parameters["body"].annotation if "body" in parameters else None
+    fields: dict[str, Any] = {
+        name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in parameters.items()
+        if name not in given
+    }
+    arguments = create_model("Arguments", **fields) if fields else None
+
+    @wraps(handler)
+    async def answer(request: Request, caller: Credential | None) -> Response:
+        texts = {**request.query_params, **request.path_params}
+        found = dict(validate(arguments, json.dumps(texts).encode())) if arguments is not None else {}
+        body = await read_json(request, body_model) if body_model is not None else None
+        known = {"request": request, "caller": caller, "body": body}
+        call = partial(handler, **found, **{name: known[name] for name in given})
+        result = await (call() if inspect.iscoroutinefunction(handler) else asyncio.to_thread(call))
+        if changed:
+            view.on_change(changed)
+        return result if isinstance(result, Response) else json_response(result, status)
+
+    return answer

@@ -12,8 +12,7 @@ from nanobot.agent.events import ReasoningDelta, TextDelta
 from nanobot.agent.feed import FeedItem
 from nanobot.net import sse
 from nanobot.security.credentials import DEVICE_S, Credential, CredentialKind
-from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, event_stream, json_response
-from nanobot.security.http_view import route
+from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, event_stream, json_response, route
 from nanobot.webui.channels import ChannelsView
 from nanobot.webui.chat import ChatView
 from nanobot.webui.files import FilesView

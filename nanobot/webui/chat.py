@@ -15,8 +15,7 @@ from nanobot.bus.events import WEB_CHANNEL, InboundMessage
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
 from nanobot.providers.base import parse_arguments
-from nanobot.security.http_access import HttpError, json_response
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HttpError, json_response, route
 from nanobot.session.lines import parse_time
 from nanobot.session.types import Session
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA

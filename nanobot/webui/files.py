@@ -12,8 +12,7 @@ from starlette.responses import FileResponse, Response
 
 from nanobot.channels.media import Attachment, MediaLimits
 from nanobot.channels.media_kinds import MediaKind, detect_file_kind, kind_by_suffix
-from nanobot.security.http_access import HttpError
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HttpError, route
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.text import human_size
 from nanobot.webui.services import WebServices

@@ -8,11 +8,10 @@ from pydantic import BaseModel
 
 from nanobot.agent.goals.goal import Goal
 from nanobot.agent.work import WorkState, read_work
+from nanobot.channels.login import qr_rows
 from nanobot.pairing.commands import PairingCommands
 from nanobot.security.credentials import Credential, CredentialKind
-from nanobot.security.http_access import HttpError
-from nanobot.security.http_view import route
-from nanobot.utils.qr_code import qr_rows
+from nanobot.security.http_access import HttpError, route
 from nanobot.webui.view import WebView
 
 

@@ -11,8 +11,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from nanobot.security.http_access import HEADERS, HttpError
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HEADERS, HttpError, route
 from nanobot.session.reader import session_title
 from nanobot.webui.chat import ChatView
 from nanobot.webui.files import is_inline_picture

@@ -13,8 +13,7 @@ from starlette.responses import Response
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.trace.store import TraceStore
 from nanobot.runtime.deletion import delete_session
-from nanobot.security.http_access import HEADERS, HttpError, read_body
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HEADERS, HttpError, read_body, route
 from nanobot.session.conversation import format_markdown, to_jsonl
 from nanobot.session.imported import read_conversations
 from nanobot.session.reader import session_title

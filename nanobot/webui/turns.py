@@ -9,8 +9,7 @@ from nanobot.agent.scope import OWNERS
 from nanobot.agent.trace.reader import Recording, read_recording
 from nanobot.agent.trace.replay import request_facts
 from nanobot.agent.trace.store import TraceStore
-from nanobot.security.http_access import HttpError
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HttpError, route
 from nanobot.security.secrets import redact_texts, redact_value
 from nanobot.session.types import Session
 from nanobot.usage.sums import By

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +24,7 @@ from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.spill import SPILL_CAP, SpillFile
 from nanobot.messages.types import Provenance
 from nanobot.security.secrets import redact_known
-from nanobot.utils.process_tree import Process, count_processes, memory_in_use, memory_of
-from nanobot.utils.processes import Child, child_process
+from nanobot.utils.processes import Child, Process, child_process
 from nanobot.utils.text import count_noun, decode
 
 if TYPE_CHECKING:
@@ -304,7 +303,7 @@ class _ResourceMonitor:
         self._max_memory = policy.max_memory or max_memory()
         self._disk_left = policy.disk_left
         self._workspace = workspace
-        self._before = count_processes()
+        self._before = _count_processes()
         self._had_room = self._has_room()
 
     async def watch(self, child: Child) -> None:
@@ -320,18 +319,21 @@ class _ResourceMonitor:
 
     async def _excess(self, child: Child, *, thorough: bool) -> str:
         """Describe the exceeded limit; empty if there is none. A cheap check comes first."""
+        import psutil  # 10 ms that only commands need
+
         if self._had_room and not self._has_room():
             return f"it left less than {self._disk_left >> 20} MB on the disk. Delete what it wrote"
-        total, allowed = count_processes(), self._max_processes
+        total, allowed = _count_processes(), self._max_processes
         # Processes of others may end meanwhile, so the difference alone is not enough.
         many_processes = total > allowed and (thorough or total - self._before > allowed)
-        low_memory = memory_in_use() > self._max_memory
+        memory = psutil.virtual_memory()
+        low_memory = memory.total - memory.available > self._max_memory
         if not (many_processes or low_memory):
             return ""
         family = await child.family()
         if len(family) > allowed:
             return f"it started more than {allowed} processes"
-        if low_memory and await asyncio.to_thread(memory_of, [process.pid for process in family]) > self._max_memory:
+        if low_memory and await asyncio.to_thread(_memory_of, [process.pid for process in family]) > self._max_memory:
             return f"its processes took more than {self._max_memory / 1024**3:.1f} GB of memory together"
         return ""
 
@@ -343,6 +345,29 @@ class _ResourceMonitor:
 
 
 _KILL = re.compile(r"kill(?: -(?:[sn] )?(?P<signal>\w+))?(?: --)?(?P<pids>(?: \d+)+)", re.ASCII)
+
+
+def _count_processes() -> int:
+    """The number of processes on the host; 0 if that is not cheap to know."""
+    try:
+        return sum(name.isdigit() for name in os.listdir("/proc"))  # noqa: PTH208 - called several times a second
+    except OSError:
+        return 0
+
+
+def _memory_of(pids: Iterable[int]) -> int:
+    """Bytes used by these processes together, without mapped files, which the system can reclaim. Shared memory counts
+    once. Blocking. From proc_pid_smaps(5); 0 where that is missing.
+    """
+    kilobytes = 0
+    for pid in pids:
+        with suppress(OSError):  # it has ended, or belongs to another user
+            text = Path("/proc", str(pid), "smaps_rollup").read_bytes()
+            kilobytes += sum(map(int, re.findall(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+) kB", text, re.MULTILINE)))
+    return kilobytes * 1024
+
+
+# -- background ---------------------------------------------------------------------------------------------------
 
 
 class BackgroundCommands:

@@ -21,8 +21,8 @@ from typing import Any, cast
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import Provenance, ToolFailure, least_trusted
+from nanobot.utils.aio import WorkerThread
 from nanobot.utils.storage_error import error_text
-from nanobot.utils.worker_thread import WorkerThread
 
 logger = logging.getLogger(__name__)
 

@@ -250,8 +250,8 @@ def web(
     if qr:
         from urllib.parse import urlsplit
 
+        from nanobot.channels.login import qr_code
         from nanobot.net.http import is_loopback
-        from nanobot.utils.qr_code import qr_code
 
         typer.echo(qr_code(url))
         if is_loopback(urlsplit(url).hostname or ""):

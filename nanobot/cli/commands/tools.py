@@ -14,8 +14,8 @@ from nanobot.cli.terminal import is_terminal
 from nanobot.providers.images import choose_image_model
 from nanobot.runtime.policies import mcp_servers, own_tools, tool_policies
 from nanobot.runtime.toolbox import SERVICE_TOOLS
+from nanobot.utils.aio import WorkerThread
 from nanobot.utils.clock import SystemClock
-from nanobot.utils.worker_thread import WorkerThread
 
 
 def list_(json: JsonOption = False) -> None:

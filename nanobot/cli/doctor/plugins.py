@@ -13,9 +13,9 @@ from nanobot.config.provider_table import find_by_name, plain_name
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.plugins import CHANNELS, HOOKS, PROVIDERS, TOOLS, load, names, offers
+from nanobot.utils.aio import WorkerThread
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun
-from nanobot.utils.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from nanobot.runtime.plugins import Plugins
