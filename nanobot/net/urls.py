@@ -188,20 +188,18 @@ def _normalize_host(text: str) -> str:
     """The host in lower-case ASCII, each label validated. Raises UrlError."""
     if text.startswith("["):
         return text.lower()
-    host = (text if text.isascii() else _to_ascii(text)).lower()
-    host = host.removesuffix(".")
+    host = text
+    if not text.isascii():
+        import idna  # its tables take 10 ms to load, and few names need them
+
+        try:
+            host = idna.encode(text, uts46=True).decode("ascii")
+        except (idna.IDNAError, UnicodeError) as error:
+            raise UrlError(f"{text[:200]!r} is not a host name: {error}.") from None
+    host = host.lower().removesuffix(".")
     if not host or len(host) > 253 or not all(_LABEL.fullmatch(label) for label in host.split(".")):
         raise UrlError(f"{text[:200]!r} is not a host name. Write it like example.com.")
     return host
-
-
-def _to_ascii(text: str) -> str:
-    import idna  # its tables take 10 ms to load, and few names need them
-
-    try:
-        return idna.encode(text, uts46=True).decode("ascii")
-    except (idna.IDNAError, UnicodeError) as error:
-        raise UrlError(f"{text[:200]!r} is not a host name: {error}.") from None
 
 
 def _parse_address(host: str) -> Address | None:

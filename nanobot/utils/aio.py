@@ -153,18 +153,15 @@ class WorkerThread:
             except TimeoutError:
                 if claim.acquire(blocking=False):
                     call.cancel()
-                    self._leave(loop)
+                    if self._loop is loop:
+                        self._loop = None
+                    if loop not in self._blocked:
+                        self._blocked = [*(other for other in self._blocked if not other.is_closed()), loop]
                     continue
             except BaseException:
                 call.cancel()
                 raise
             return call
-
-    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is loop:
-            self._loop = None
-        if loop not in self._blocked:
-            self._blocked = [*(other for other in self._blocked if not other.is_closed()), loop]
 
     def close(self) -> None:
         """Stop the thread, as soon as nothing blocks it. It does not keep the process alive."""

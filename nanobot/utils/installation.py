@@ -77,7 +77,7 @@ def _copy_new(source: Path, target: Path) -> bool:
     """Copy unless the name exists, even as a dangling link. Return whether it was copied. A partial copy is removed."""
     content = source.read_bytes()
     try:
-        with open(target, "xb", opener=_private) as file:
+        with open(target, "xb", opener=lambda path, flags: os.open(path, flags, PRIVATE_FILE)) as file:
             file.write(content)
     except FileExistsError:
         return False
@@ -85,7 +85,3 @@ def _copy_new(source: Path, target: Path) -> bool:
         target.unlink(missing_ok=True)
         raise
     return True
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, PRIVATE_FILE)

@@ -132,6 +132,13 @@ def _is_in_session(pid: int, leader: int) -> bool:
         return False
 
 
+def has_ended(pidfd: int) -> bool:
+    """Return whether the process has ended: then its pidfd is readable, see pidfd_open(2)."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class PidNamespace:
     """A PID namespace of a sandboxed command: when its first process ends, the kernel kills all others.
 
@@ -163,11 +170,7 @@ class PidNamespace:
     @property
     def is_alive(self) -> bool:
         """Whether the first process is alive: it stays until all others have ended."""
-        if self._pidfd is None:
-            return False
-        ended = select.poll()
-        ended.register(self._pidfd, select.POLLIN)
-        return not ended.poll(0)
+        return self._pidfd is not None and not has_ended(self._pidfd)
 
     async def has_processes(self) -> bool:
         """Whether processes are left after its command has ended."""

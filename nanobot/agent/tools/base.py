@@ -6,7 +6,7 @@ passed to the constructor.
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -226,6 +226,14 @@ async def delegate_call(tool: Tool, arguments: dict[str, Any], ctx: ToolContext 
     """Run another tool and return its result. `arguments` fit its schema."""
     result: str | ToolResult = await tool.execute(**call_arguments(tool, arguments, ctx))
     return result if isinstance(result, ToolResult) else ToolResult(result)
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """Yield all texts in JSON, without names."""
+    if isinstance(value, str):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts_in(item)
 
 
 # -- JSON schemas of arguments: `takes("path", path=string("File to read"), limit=integer("Lines"))` ---------------

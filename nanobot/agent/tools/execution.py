@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import os
 import re
-import select
 import shutil
 import signal
 import sys
@@ -24,7 +23,7 @@ from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.spill import SPILL_CAP, SpillFile
 from nanobot.messages.types import Provenance
 from nanobot.security.secrets import redact_known
-from nanobot.utils.processes import Child, Process, child_process
+from nanobot.utils.processes import Child, Process, child_process, has_ended
 from nanobot.utils.text import count_noun, decode
 
 if TYPE_CHECKING:
@@ -380,7 +379,7 @@ class BackgroundCommands:
         """Hold processes that go on after their command."""
         if sys.platform != "linux":
             return  # elsewhere a later command sees them itself
-        for pid in [pid for pid, pidfd in self._pidfds.items() if _has_ended(pidfd)]:
+        for pid in [pid for pid, pidfd in self._pidfds.items() if has_ended(pidfd)]:
             self._release(pid)
         for process in processes:
             self._release(process.pid)
@@ -410,10 +409,3 @@ class BackgroundCommands:
         pidfd = self._pidfds.pop(pid, None)
         if pidfd is not None:
             os.close(pidfd)
-
-
-def _has_ended(pidfd: int) -> bool:
-    """Return whether the process has ended: then its pidfd is readable, see pidfd_open(2)."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -198,17 +198,18 @@ class OwnTool(Tool):
         ctx = arguments.get("ctx")
         if isinstance(ctx, ToolContext):
             arguments["ctx"] = replace(ctx, emit=_thread_safe(ctx.emit))
+
+        async def run() -> Any:
+            returned: Any = self._tool.execute(**arguments)
+            while inspect.isawaitable(returned):
+                returned = await returned
+            return returned
+
         try:
-            returned: ToolResult | str = await self._worker.run(partial(self._run, arguments), self._timeout_s)
+            returned: ToolResult | str = await self._worker.run(run, self._timeout_s)
             return _sanitize(returned, self.provenance) if isinstance(returned, ToolResult) else returned
         except TimeoutError:
             return ToolResult.failed(f"{self.name} was stopped after {self._timeout_s:g} s. Ask it for less.")
-
-    async def _run(self, arguments: dict[str, Any]) -> Any:
-        returned: Any = self._tool.execute(**arguments)
-        while inspect.isawaitable(returned):
-            returned = await returned
-        return returned
 
 
 def _sanitize(result: ToolResult, max_trust: Provenance) -> ToolResult:

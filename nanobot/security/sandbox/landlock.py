@@ -161,7 +161,10 @@ def _without_closed(folder: Path, closed: set[Path]) -> Iterator[Path]:
 def _restrict(ruleset: int | None, families: Sequence[int]) -> None:
     """Restrict the calling thread for good, to these rules and sockets of these families."""
     _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
-    _check(forbid_calls(_libc().prctl, families))
+    code = _assemble(tuple(families))
+    program = _Program(len(code) // 8, code)
+    filters = ctypes.c_ulong(_MODE_FILTER), ctypes.byref(program), ctypes.c_ulong(0), ctypes.c_ulong(0)
+    _check(_libc().prctl(_SET_SECCOMP, *filters))
     if ruleset is not None:
         _call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
 
@@ -247,35 +250,18 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def forbid_calls(prctl: Callable[..., int], families: Sequence[int]) -> int:
-    """Install the filter for the calling thread, allowing sockets of these `families` only; return prctl's result.
-
-    The thread must have set PR_SET_NO_NEW_PRIVS.
-    """
-    code = _assemble(tuple(families))
-    program = _Program(len(code) // 8, code)
-    return prctl(
-        _SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(program), ctypes.c_ulong(0), ctypes.c_ulong(0)
-    )
-
-
-@cache
-def _assemble(families: tuple[int, ...]) -> bytes:
-    return b"".join(struct.pack("=HBBI", *step) for step in _steps(families))
-
-
 _Step = tuple[int, int, int, int]
 """A BPF instruction: operation, steps to skip if true and if false, operand."""
 
 
-def _steps(families: Sequence[int]) -> Iterator[_Step]:
-    """One block for each architecture."""
+@cache
+def _assemble(families: tuple[int, ...]) -> bytes:
+    """The filter, which allows sockets of these families only: one block for each architecture."""
+    steps: list[_Step] = []
     for column, machine in enumerate(_MACHINES):
         block = list(_block(column, families))
-        yield _LOAD, 0, 0, _MACHINE
-        yield _JUMP_EQUAL, 0, len(block), machine
-        yield from block
-    yield _ALLOWED
+        steps += [(_LOAD, 0, 0, _MACHINE), (_JUMP_EQUAL, 0, len(block), machine), *block]
+    return b"".join(struct.pack("=HBBI", *step) for step in (*steps, _ALLOWED))
 
 
 def _block(column: int, families: Sequence[int]) -> Iterator[_Step]:

@@ -153,7 +153,14 @@ class Sandbox:
         """What a command that starts in this folder may see and write now. `paths` replaces the usual policy; `make` as
         in `view_of`.
         """
-        tmp = _prepare_tmp(self.tmp) if make and self.tmp is not None else None
+        tmp = self.tmp if make else None
+        if tmp is not None:
+            try:
+                make_private_folder(tmp)
+                with suppress(OSError):
+                    remove_old_files(tmp, older_than_s=_TMP_KEPT_S)
+            except OSError:
+                tmp = None  # one in memory
         sockets = listening_sockets()
         return view_of(
             paths or self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets, make=make
@@ -253,17 +260,6 @@ def _foreign_owner(workspace: Path) -> int | None:
     except OSError:
         return None
     return owner if hasattr(os, "geteuid") and os.geteuid() == 0 and owner != 0 else None
-
-
-def _prepare_tmp(tmp: Path) -> Path | None:
-    """Make the folder and delete old files; None if it cannot be made."""
-    try:
-        make_private_folder(tmp)
-    except OSError:
-        return None
-    with suppress(OSError):
-        remove_old_files(tmp, older_than_s=_TMP_KEPT_S)
-    return tmp
 
 
 def _links_in(folder: Path, paths: Iterable[Path]) -> dict[Path, Path]:

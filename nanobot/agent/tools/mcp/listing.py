@@ -8,13 +8,11 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
-
 from nanobot.agent.tools.mcp.schema import normalize_schema
+from nanobot.utils.codec import from_json, to_json
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.text import clip
 
@@ -107,7 +105,7 @@ def _tool(tool: "SdkTool") -> ServerTool:
 def load_listing(path: Path) -> Listing | None:
     """Return the listing stored there; None if there is none. Never raises."""
     try:
-        return _codec().validate_json(path.read_bytes())
+        return from_json(Listing, path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -119,14 +117,9 @@ def save_listing(path: Path, listing: Listing) -> None:
     """Store the listing. Never raises: the server can be asked again."""
     try:
         make_private_folder(path.parent)
-        write_atomic(path, _codec().dump_json(listing))
+        write_atomic(path, to_json(listing))
     except (OSError, ValueError, RecursionError) as error:
         logger.warning("The tools of an MCP server could not be stored: %s: %s", path, error)
-
-
-@cache
-def _codec() -> TypeAdapter[Listing]:
-    return TypeAdapter(Listing)
 
 
 def tool_names(server: str, tools: Iterable[str], taken: AbstractSet[str] = frozenset()) -> dict[str, str]:

@@ -58,9 +58,9 @@ class McpTimeouts:
 
 
 class Phase(StrEnum):
-    IDLE = "idle"
+    IDLE = "idle, started by its first call"
     STARTING = "starting"
-    READY = "ready"
+    READY = "connected"
     FAILED = "failed"
 
 

@@ -40,13 +40,6 @@ from nanobot.utils.text import clip_line, count_noun, nearest
 
 logger = logging.getLogger(__name__)
 
-_PHASE_TEXTS = {
-    Phase.IDLE: "idle, started by its first call",
-    Phase.STARTING: "starting",
-    Phase.READY: "connected",
-    Phase.FAILED: "failed",
-}
-
 
 class McpServers:
     """All servers of the config."""
@@ -131,7 +124,14 @@ class McpServers:
 
     def report(self) -> str:
         """Describe the state of each server, a line each."""
-        return "\n".join(_format_server(server) for server in self.servers)
+        lines = []
+        for server in self.servers:
+            state = server.state
+            tools = "not met yet" if server.listing is None else count_noun(len(server.listing.tools), "tool")
+            retry = f" Next try in {state.retry_in_s:.0f} s at the earliest." if state.retry_in_s else ""
+            reason = f": {state.reason}.{retry}" if state.phase is Phase.FAILED else ""
+            lines.append(f"{server.name}: {state.phase}, {tools}{reason}")
+        return "\n".join(lines)
 
     def tools(self) -> list[Tool]:
         """Return all enabled tools that are known."""
@@ -167,13 +167,7 @@ class McpServers:
         self._tools = {name: tool for name, tool in tools.items() if registry.get(name) is tool}
 
 
-def _format_server(server: McpServer) -> str:
-    state = server.state
-    tools = "not met yet" if server.listing is None else count_noun(len(server.listing.tools), "tool")
-    retry = f" Next try in {state.retry_in_s:.0f} s at the earliest." if state.retry_in_s else ""
-    reason = f": {state.reason}.{retry}" if state.phase is Phase.FAILED else ""
-    return f"{server.name}: {_PHASE_TEXTS[state.phase]}, {tools}{reason}"
-
+# -- tools that are too many for every request --------------------------------------------------------------------
 
 HEAVY_TOKENS = 12_000
 """If the tools of all servers together have more tokens than this, the search replaces them."""

@@ -10,14 +10,14 @@ import hashlib
 import json
 import math
 import mimetypes
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.tools.base import Access, AccessKind, Effect, Tool, ToolContext, ToolResult, string, takes
+from nanobot.agent.tools.base import Access, AccessKind, Effect, Tool, ToolContext, ToolResult, string, takes, texts_in
 from nanobot.agent.tools.mcp.listing import ServerTool
 from nanobot.agent.tools.mcp.server import RESOURCES, McpServer, ServerFailedError
 from nanobot.messages.types import Provenance, ToolFailure
@@ -125,7 +125,7 @@ class _ServerTool(Tool):
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
         """Declare the hosts in the arguments, to which the server could carry data."""
         return [
-            Access(AccessKind.HOST, host, detail=url) for text in _texts_in(arguments) for host, url in find_hosts(text)
+            Access(AccessKind.HOST, host, detail=url) for text in texts_in(arguments) for host, url in find_hosts(text)
         ]
 
     async def _ask(self, request: Request, sent: object, *, repeatable: bool = True) -> ToolResult:
@@ -284,13 +284,6 @@ class PromptsTool(_ServerTool):
             return ToolResult("\n".join(clip_line(line, 400) for line in lines) or "There are no prompts.")
 
         return await self._ask(request, [name, texts])
-
-
-def _texts_in(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _texts_in(item)
 
 
 def tools_of(server: McpServer, taken: AbstractSet[str], workspace: Path) -> list[Tool]:

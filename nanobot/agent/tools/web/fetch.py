@@ -78,24 +78,14 @@ def _plain_text(body: bytes, header: str, limit: int) -> Page:
 
 def _read_json(body: bytes, header: str, limit: int) -> Page:
     if len(body) <= _MAX_JSON_BYTES:
-        try:
-            return _format_json(json.loads(body), limit)
-        except (ValueError, RecursionError):
-            pass
-    plain = _plain_text(body, header, limit)
-    return Page(plain.text, "json", plain.cut)
-
-
-def _format_json(value: object, limit: int) -> Page:
-    """Format as much as wanted: a deeply nested line has a thousand spaces."""
-    pieces: list[str] = []
-    size = 0
-    for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(value):
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            break
-    return Page("".join(pieces), "json", size > limit)
+        with suppress(ValueError, RecursionError):
+            text = ""
+            for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(json.loads(body)):
+                text += piece
+                if len(text) > limit:  # as much as wanted: a deeply nested line has a thousand spaces
+                    break
+            return Page(text, "json", len(text) > limit)
+    return replace(_plain_text(body, header, limit), extractor="json")
 
 
 def _bom_encoding(body: bytes) -> str:
