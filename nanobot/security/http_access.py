@@ -33,6 +33,8 @@ M = TypeVar("M", bound=BaseModel)
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _MAX_FAILURES, _FAILURES_S, _MAX_ADDRESSES = 10, 60.0, 1000
+_MAX_JSON = 2 * 1024 * 1024
+"""Bytes of a body that is parsed."""
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -69,11 +71,6 @@ class HttpError(NanobotError):
 def plain_error(error: HttpError) -> Response:
     """The answer of the page's endpoints: `{"error": TEXT}`."""
     return JSONResponse({"error": str(error)}, error.status, {**HEADERS, **error.headers})
-
-
-async def read_json(request: Request, model: type[M], *, max_bytes: int = 2 * 1024 * 1024) -> M:
-    """Read and validate the body. Raises HttpError."""
-    return validate(model, await read_body(request, max_bytes))
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -177,7 +174,8 @@ class HttpAccess:
             caller = await self._caller_of(request)
             if caller is None:
                 raise self._unauthorized(request)
-        if caller is not None and caller.role is HttpRole.GUEST and not _guest_may(endpoint, request):
+        only_looks = endpoint.requires is Requires.DEVICE and request.method in _SAFE_METHODS
+        if caller is not None and caller.role is HttpRole.GUEST and not (endpoint.guest_may or only_looks):
             raise HttpError(403, "Only an owner may do that.")
         return caller
 
@@ -201,7 +199,7 @@ class HttpAccess:
 
     def is_expected_host(self, header: str) -> bool:
         """Whether a Host header names this server."""
-        name = _host_name(header)
+        name = re.sub(r":\d*\Z", "", header).lower()
         names = {self.own_host.lower(), *self.hosts}
         return name in names or (is_loopback(self.own_host) and is_loopback(name.strip("[]")))
 
@@ -221,10 +219,6 @@ def cookie_name(request: Request) -> str:
     return "__Host-nanobot" if request.url.scheme == "https" else f"nanobot_{port or 80}"
 
 
-def _guest_may(endpoint: Endpoint, request: Request) -> bool:
-    return endpoint.guest_may or (endpoint.requires is Requires.DEVICE and request.method in _SAFE_METHODS)
-
-
 def _is_same_origin(request: Request) -> bool:
     """Whether a browser sends it for our own page. Sec-Fetch-Site is only sent to https and loopback addresses."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
@@ -235,10 +229,6 @@ def _is_same_origin(request: Request) -> bool:
     if origin is None:
         return False
     return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
-
-
-def _host_name(header: str) -> str:
-    return (header.rpartition(":")[0] if re.search(r":\d*\Z", header) else header).lower()
 
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -306,7 +296,7 @@ def _answering(view: View, handler: Callable[..., Any], status: int, changed: st
     async def answer(request: Request, caller: Credential | None) -> Response:
         texts = {**request.query_params, **request.path_params}
         found = dict(validate(arguments, json.dumps(texts).encode())) if arguments is not None else {}
-        body = await read_json(request, body_model) if body_model is not None else None
+        body = validate(body_model, await read_body(request, _MAX_JSON)) if body_model is not None else None
         known = {"request": request, "caller": caller, "body": body}
         call = partial(handler, **found, **{name: known[name] for name in given})
         result = await (call() if inspect.iscoroutinefunction(handler) else asyncio.to_thread(call))

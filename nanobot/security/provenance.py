@@ -133,7 +133,9 @@ class ProvenanceStore:
             untrusted |= {
                 file: mark
                 for file, mark in marks.items()
-                if is_outside(mark) and file.startswith(root) and any(_matches(file, pattern) for pattern in patterns)
+                if is_outside(mark)
+                and file.startswith(root)
+                and any(fnmatch(file if "/" in glob else file.rpartition(os.sep)[2], glob) for glob in patterns)
             }
         if not untrusted:
             return None
@@ -418,10 +420,6 @@ def _is_named(name: str, text: str) -> bool:
 
 def _parts(word: str) -> list[str]:
     return re.split(r"[\\/]", word)
-
-
-def _matches(file: str, pattern: str) -> bool:
-    return fnmatch(file if "/" in pattern else file.rpartition(os.sep)[2], pattern)
 
 
 def _words_of(command: str) -> list[str]:

@@ -11,6 +11,7 @@ the kernel kills all others.
 import asyncio
 import json
 import os
+import re
 import secrets
 import select
 import signal
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from asyncio.subprocess import SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -51,6 +52,26 @@ class Process:
 
     pid: int
     command: str
+
+
+def count_processes() -> int:
+    """The number of processes on the host; 0 if that is not cheap to know."""
+    try:
+        return sum(name.isdigit() for name in os.listdir(_PROC))  # noqa: PTH208 - called several times a second
+    except OSError:
+        return 0
+
+
+def memory_of(pids: Iterable[int]) -> int:
+    """Bytes used by these processes together, without mapped files, which the system can reclaim. Shared memory counts
+    once. Blocking. From proc_pid_smaps(5); 0 where that is missing.
+    """
+    kilobytes = 0
+    for pid in pids:
+        with suppress(OSError):  # it has ended, or belongs to another user
+            text = _PROC.joinpath(str(pid), "smaps_rollup").read_bytes()
+            kilobytes += sum(map(int, re.findall(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+) kB", text, re.MULTILINE)))
+    return kilobytes * 1024
 
 
 def _signal_group(pid: int, number: int) -> bool:
@@ -103,8 +124,11 @@ def _family(pid: int, mark: str, *, reaped: bool) -> "list[psutil.Process]":
     own = not reaped or pid not in living
     members = set() if reaped else {pid}
     for other, process in living.items():
-        if (own and _is_in_session(other, pid)) or (process.info["environ"] or {}).get(_MARK) == mark:
+        if (process.info["environ"] or {}).get(_MARK) == mark:
             members.add(other)
+        elif own and sys.platform != "win32":
+            with suppress(OSError):  # it has ended
+                members |= {other} if pid in (os.getsid(other), os.getpgid(other)) else set()
     return [process for process in _with_descendants(members, living) if process.pid != os.getpid()]
 
 
@@ -120,16 +144,6 @@ def _with_descendants(pids: set[int], processes: "Mapping[int, psutil.Process]")
     while children := {pid for pid, process in processes.items() if process.info["ppid"] in pids} - pids:
         pids = pids | children
     return [process for pid, process in processes.items() if pid in pids]
-
-
-def _is_in_session(pid: int, leader: int) -> bool:
-    """Whether it is in the session or process group of a leader."""
-    if sys.platform == "win32":
-        return False
-    try:
-        return leader in (os.getsid(pid), os.getpgid(pid))
-    except OSError:
-        return False
 
 
 def has_ended(pidfd: int) -> bool:

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.spill import SPILL_CAP, SpillFile
 from nanobot.messages.types import Provenance
 from nanobot.security.secrets import redact_known
-from nanobot.utils.processes import Child, Process, child_process, has_ended
+from nanobot.utils.processes import Child, Process, child_process, count_processes, has_ended, memory_of
 from nanobot.utils.text import count_noun, decode
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class _ResourceMonitor:
         self._max_memory = policy.max_memory or max_memory()
         self._disk_left = policy.disk_left
         self._workspace = workspace
-        self._before = _count_processes()
+        self._before = count_processes()
         self._had_room = self._has_room()
 
     async def watch(self, child: Child) -> None:
@@ -322,7 +322,7 @@ class _ResourceMonitor:
 
         if self._had_room and not self._has_room():
             return f"it left less than {self._disk_left >> 20} MB on the disk. Delete what it wrote"
-        total, allowed = _count_processes(), self._max_processes
+        total, allowed = count_processes(), self._max_processes
         # Processes of others may end meanwhile, so the difference alone is not enough.
         many_processes = total > allowed and (thorough or total - self._before > allowed)
         memory = psutil.virtual_memory()
@@ -332,7 +332,7 @@ class _ResourceMonitor:
         family = await child.family()
         if len(family) > allowed:
             return f"it started more than {allowed} processes"
-        if low_memory and await asyncio.to_thread(_memory_of, [process.pid for process in family]) > self._max_memory:
+        if low_memory and await asyncio.to_thread(memory_of, [process.pid for process in family]) > self._max_memory:
             return f"its processes took more than {self._max_memory / 1024**3:.1f} GB of memory together"
         return ""
 
@@ -344,26 +344,6 @@ class _ResourceMonitor:
 
 
 _KILL = re.compile(r"kill(?: -(?:[sn] )?(?P<signal>\w+))?(?: --)?(?P<pids>(?: \d+)+)", re.ASCII)
-
-
-def _count_processes() -> int:
-    """The number of processes on the host; 0 if that is not cheap to know."""
-    try:
-        return sum(name.isdigit() for name in os.listdir("/proc"))  # noqa: PTH208 - called several times a second
-    except OSError:
-        return 0
-
-
-def _memory_of(pids: Iterable[int]) -> int:
-    """Bytes used by these processes together, without mapped files, which the system can reclaim. Shared memory counts
-    once. Blocking. From proc_pid_smaps(5); 0 where that is missing.
-    """
-    kilobytes = 0
-    for pid in pids:
-        with suppress(OSError):  # it has ended, or belongs to another user
-            text = Path("/proc", str(pid), "smaps_rollup").read_bytes()
-            kilobytes += sum(map(int, re.findall(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+) kB", text, re.MULTILINE)))
-    return kilobytes * 1024
 
 
 # -- background ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,15 @@ MAX_TEXT_BESIDE_IMAGES = 16_000
 """Characters of a text beside images. A text alone may be longer: the run saves all of it in a file."""
 _IMAGES = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
 
+MAX_CALL_S = 3600.0
+"""A call that reports progress may exceed the timeout, but not this."""
+_PROGRESS_INTERVAL_S = 0.2
+_MAX_LISTED = 200
+
 Part = str | dict[str, Any]
 """A text, or an image block."""
+Request = Callable[["Client", Callable[[], None]], Awaitable[ToolResult]]
+"""Asks the server. It gets a function to call when the server makes progress."""
 
 
 class ReceivedFiles:
@@ -101,15 +109,6 @@ def _join(parts: list[Part]) -> str | list[dict[str, Any]]:
     ]
 
 
-Request = Callable[["Client", Callable[[], None]], Awaitable[ToolResult]]
-"""Asks the server. It gets a function to call when the server makes progress."""
-
-MAX_CALL_S = 3600.0
-"""A call that reports progress may exceed the timeout, but not this."""
-_PROGRESS_INTERVAL_S = 0.2
-_MAX_LISTED = 200
-
-
 class _ServerTool(Tool):
     """What all tools of a server share: timeout and error texts."""
 
@@ -133,13 +132,14 @@ class _ServerTool(Tool):
 
         Refuses to send secrets: those the server needs are in its environment or headers.
         """
-        from mcp.shared.exceptions import MCPError
-
         if (secret := find_secret(json.dumps(sent, ensure_ascii=False, default=str))) is not None:
             return ToolResult.failed(
                 f"{self.name} was not called: its arguments hold the secret {secret}, and no tool sends secrets.",
                 ToolFailure.NOT_RUN,
             )
+        await asyncio.to_thread(import_module, "mcp")  # 0.6 s of imports, off the event loop
+        from mcp.shared.exceptions import MCPError
+
         timeout_s = self.server.config.tool_timeout
         loop = asyncio.get_running_loop()
         last = loop.time() + MAX_CALL_S
@@ -186,13 +186,13 @@ class McpTool(_ServerTool):
 
     async def execute(self, /, **arguments: Any) -> ToolResult:
         """Call the tool. Any argument names are the server's, even `self`."""
-        from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
-
         ctx: ToolContext | None = arguments.pop("ctx", None) if self.wants_context else None
-        # Uses the session directly: its `call_tool` validates answers by the server's schema, which may be hostile.
-        call = CallToolRequest(params=CallToolRequestParams(name=self._tool.name, arguments=arguments))
 
         async def request(client: "Client", on_progress: Callable[[], None]) -> ToolResult:
+            from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
+
+            # Uses the session directly: its `call_tool` validates answers by the server's schema, which may be hostile.
+            call = CallToolRequest(params=CallToolRequestParams(name=self._tool.name, arguments=arguments))
             last_reported = -math.inf
 
             async def progress(progress: float, total: float | None, message: str | None) -> None:
