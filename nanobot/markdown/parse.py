@@ -118,7 +118,7 @@ def parse(markdown: str, *, max_url: int = 2000) -> RichText:
 def _parser(max_nesting: int) -> "MarkdownIt":
     """Return a parser without reference definitions and indented code, which would lose text.
 
-    Blocks nested deeper are lost, links are text. Paragraphs are parsed one by one, by `_parse_inline`.
+    Blocks nested deeper are lost, links are text. Paragraphs are parsed one by one.
     """
     from markdown_it import MarkdownIt  # 100 ms that only the first answer pays for
 
@@ -126,13 +126,6 @@ def _parser(max_nesting: int) -> "MarkdownIt":
     parser.enable(["table", "strikethrough"]).disable(["code", "reference", "html_block", "inline", "text_join"])
     parser.inline.ruler.at("emphasis", _emphasis)
     return parser
-
-
-def _parse_inline(text: str) -> "list[Token]":
-    parser = _parser(_MAX_LINKS)
-    tokens: list[Token] = []
-    parser.inline.parse(text, parser, {}, tokens)
-    return tokens
 
 
 def _emphasis(state: "StateInline", silent: bool) -> bool:
@@ -177,7 +170,10 @@ class _Builder:
         """Add a block, or begin or end one."""
         match token.type:
             case "inline":
-                self._inline(_parse_inline(token.content))
+                tokens: list[Token] = []
+                parser = _parser(_MAX_LINKS)
+                parser.inline.parse(token.content, parser, {}, tokens)
+                self._inline(tokens)
                 if not token.content and self._is_open("table"):
                     self._put(" ")
             case "paragraph_open":

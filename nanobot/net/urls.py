@@ -102,7 +102,12 @@ def parse_url(text: str) -> WebUrl:
         raise UrlError("This URL contains a backslash. Write it with slashes.")
     if "@" in authority:
         raise UrlError("This URL contains a user name (the part before @). Write it without one.")
-    host, port = _split_authority(authority, scheme)
+    name, colon, digits = authority.rpartition(":")
+    if not colon or digits.endswith("]"):  # of an IPv6 address
+        name, digits = authority, ""
+    if digits and not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 0 < int(digits) < 65536):
+        raise UrlError(f"{digits[:20]!r} is not a port. Write a number from 1 to 65535, or none.")
+    host, port = _normalize_host(name), int(digits or _PORTS[scheme])
     address = _parse_address(host)
     return WebUrl(
         scheme,
@@ -171,17 +176,6 @@ def _find_hosts(text: str) -> Iterator[tuple[str, str]]:
             continue
         if carries_data(url):
             yield url.authority, str(url)
-
-
-def _split_authority(authority: str, scheme: str) -> tuple[str, int]:
-    host, colon, port = authority.rpartition(":")
-    if not colon or port.endswith("]"):
-        host, port = authority, ""
-    if not port:
-        return _normalize_host(host), _PORTS[scheme]
-    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
-        raise UrlError(f"{port[:20]!r} is not a port. Write a number from 1 to 65535, or none.")
-    return _normalize_host(host), int(port)
 
 
 def _normalize_host(text: str) -> str:

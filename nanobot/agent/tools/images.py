@@ -39,7 +39,10 @@ def show_image(files: Opener, path: str, file: BinaryIO) -> ToolResult:
     kind = image_kind(data[:32]) or "a picture"
     try:
         picture = fit_image(data)
-        copy = _save_copy(files, picture.data, picture.suffix)
+        name = hashlib.sha256(picture.data).hexdigest()[:32] + picture.suffix  # the same bytes have the same path
+        with Opener(files.policy).place(FOLDER / name, make=True) as place:
+            place.replace(picture.data, PRIVATE_FILE)
+            place.remove_old_neighbours(_RETENTION_DAYS * 86_400)
     except ImageError as error:
         return ToolResult.failed(f"{path} is {kind} of {human_size(size)}. {error}")
     except OSError as error:
@@ -48,17 +51,8 @@ def show_image(files: Opener, path: str, file: BinaryIO) -> ToolResult:
     width, height = picture.original_size
     text = f"{path} is {kind} of {width} x {height} pixels, {human_size(size)}{scaled}."
     return ToolResult(
-        [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": str(copy)}}], display=text
+        [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": str(place.real)}}], display=text
     )
-
-
-def _save_copy(files: Opener, data: bytes, suffix: str) -> Path:
-    """Return the path of a copy; the same bytes have the same path. Raises OSError, PathDeniedError."""
-    name = hashlib.sha256(data).hexdigest()[:32] + suffix
-    with Opener(files.policy).place(FOLDER / name, make=True) as place:
-        place.replace(data, PRIVATE_FILE)
-        place.remove_old_neighbours(_RETENTION_DAYS * 86_400)
-        return place.real
 
 
 class ImageTool(FileTool):

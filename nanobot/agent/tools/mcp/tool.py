@@ -232,9 +232,6 @@ class ResourcesTool(_ServerTool):
     effect = Effect.READ
     parameters = takes(uri=string("What to read; without it, available resources are listed"))
 
-    def __init__(self, server: McpServer, name: str, workspace: Path) -> None:
-        super().__init__(server, name, f"List or read the resources of the server {server.name}.", workspace)
-
     async def execute(self, uri: str = "") -> ToolResult:
         """Read the resource, or list what is available."""
 
@@ -260,10 +257,6 @@ class PromptsTool(_ServerTool):
         name=string("Name of the prompt; without it, available prompts are listed"),
         arguments={"type": "object", "description": "Its arguments, each a text", "properties": {}},
     )
-
-    def __init__(self, server: McpServer, name: str, workspace: Path) -> None:
-        description = f"List the prompts of the server {server.name}, or fill one in and read it."
-        super().__init__(server, name, description, workspace)
 
     async def execute(self, name: str = "", arguments: dict[str, Any] | None = None) -> ToolResult:
         """Return the prompt, or list what is available."""
@@ -293,6 +286,10 @@ def tools_of(server: McpServer, taken: AbstractSet[str], workspace: Path) -> lis
     for own_name, name in server.offered_names(taken).items():
         if (tool := known.get(own_name)) is not None:
             tools.append(McpTool(server, tool, name, workspace))
+        elif own_name == RESOURCES:
+            about = f"List or read the resources of the server {server.name}."
+            tools.append(ResourcesTool(server, name, about, workspace))
         else:
-            tools.append((ResourcesTool if own_name == RESOURCES else PromptsTool)(server, name, workspace))
+            about = f"List the prompts of the server {server.name}, or fill one in and read it."
+            tools.append(PromptsTool(server, name, about, workspace))
     return tools
