@@ -234,21 +234,24 @@ def _select(query: Query, *, is_few: bool) -> tuple[str, list[str]]:
     if short and not query.is_all:  # any of them: the index of trigrams does not help
         short = [*query.terms]
     long = [term for term in query.terms if term not in short]
-    conditions, values, score, tables = ["TRUE"], [*short], "-1.0", "words_content AS f"
+    conditions, values = ["TRUE"], [*short]
+    row_id, score, tables = "f.id", "-1.0", "words_content AS f"
     if short:
         conditions.append(f"({joint.join(['instr(f.c0, ?) > 0'] * len(short))})")
     if long:
         conditions.append("words MATCH ?")
         values.append(joint.join(f'"{term}"' for term in long))
-        score, tables = "bm25(words)", "words JOIN words_content AS f ON f.id = words.rowid"
+        row_id, score, tables = "words.rowid", "bm25(words)", "words"
+        if short:
+            tables += " JOIN words_content AS f ON f.id = words.rowid"
     # for few files without an index of words, read only theirs
     of_file = "r.file" if not long and is_few else "+r.file"
     statement = (
         f"SELECT {_COLUMNS} FROM ("  # noqa: S608 only our words
-        f"  SELECT f.id AS id, {score} AS score FROM {tables} JOIN rows AS r ON r.id = f.id"
+        f"  SELECT {row_id} AS id, {score} AS score FROM {tables} JOIN rows AS r ON r.id = {row_id}"
         f"  WHERE {' AND '.join(conditions)} AND r.time >= ? AND r.role <> ? AND r.turn_id <> ?"
         f"  AND {of_file} IN (SELECT value FROM json_each(?))"
-        f"  ORDER BY {'words.rowid' if long else 'f.id'} DESC LIMIT {_MAX_RANKED}"
+        f"  ORDER BY {row_id} DESC LIMIT {_MAX_RANKED}"
         ") AS w JOIN rows AS r ON r.id = w.id"
         " ORDER BY w.score * (0.5 + 0.5 / (1.0 + max(0.0, ? - r.time) / ?))"
         " * CASE r.role WHEN 'tool' THEN 0.5 ELSE 1.0 END, r.time DESC LIMIT ?"

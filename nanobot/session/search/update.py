@@ -35,14 +35,14 @@ from nanobot.utils.text import escape_surrogates
 
 log = logging.getLogger(__name__)
 
-_VERSION = 4
+_VERSION = 5
 """Version of tables and folding; an index with another one is rebuilt."""
 _SCHEMA = """
 DROP TABLE IF EXISTS files; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS words;
 CREATE TABLE files (id INTEGER PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE rows (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, time REAL NOT NULL, role TEXT NOT NULL,
-    text TEXT NOT NULL, trust TEXT NOT NULL, turn_id TEXT NOT NULL);
+    turn_id TEXT NOT NULL, trust TEXT NOT NULL, text TEXT NOT NULL);
 CREATE INDEX rows_of_file ON rows (file);
 CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = 'trigram case_sensitive 1');
 """
