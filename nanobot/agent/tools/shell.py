@@ -47,7 +47,8 @@ from nanobot.utils.aio import finish
 from nanobot.utils.processes import child_environment
 
 if TYPE_CHECKING:  # importing the sandbox takes 10 ms, which a turn without a command need not wait for
-    from nanobot.security.provenance import FileReadWatcher, ProvenanceStore
+    from nanobot.security.file_reads import FileReadWatcher
+    from nanobot.security.provenance import ProvenanceStore
     from nanobot.security.sandbox.sandbox import Sandbox, SandboxedCommand
     from nanobot.security.sandbox.view import ViewGrants
     from nanobot.security.shell.guard import Guard, GuardDecision
