@@ -90,20 +90,6 @@ class ProcessLock:
             self._descriptor = None
 
 
-def is_held(path: Path, opener: Callable[[Path, int], int] = open_private) -> bool:
-    """Whether somebody holds the lock of this file. One that cannot be tested counts as held."""
-    if not path.exists():
-        return False
-    lock = ProcessLock(path, opener)
-    try:
-        if not lock.try_acquire():
-            return True
-    except OSError:
-        return True
-    lock.release()
-    return False
-
-
 @contextmanager
 def file_lock(path: Path, opener: Callable[[Path, int], int] = open_private) -> Iterator[None]:
     """Hold the lock briefly, blocking this thread: for writes, never for a turn."""
@@ -121,20 +107,23 @@ _STALE_S = 3_600.0
 
 
 class ProcessLease:
-    """The lease of this process, and whether others are alive. Methods block."""
+    """Who works at this, and is that process alive? A row names the lease of its process; a lock proves that it lives.
 
-    def __init__(self, folder: Path, opener: Callable[[Path, int], int] = open_private) -> None:
-        """`folder` holds one lock file for each process; `opener` as for a ProcessLock."""
+    The system releases the lock when the process dies. Another process may then take over the row, in one transaction.
+    Methods block.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` holds one lock file for each process."""
         self.name = secrets.token_hex(6)
         self._folder = folder
-        self._opener = opener
         self._lock: ProcessLock | None = None
 
     def hold(self) -> None:
         """Take the lease, before this process writes its name into a row. Raises StorageError."""
         if self._lock is not None:
             return
-        lock = ProcessLock(self._path_of(self.name), self._opener)
+        lock = ProcessLock(self._path_of(self.name))
         try:
             self._sweep()
             if not lock.try_acquire():
@@ -147,7 +136,16 @@ class ProcessLease:
         """Whether the process that holds this lease is alive. One that cannot be tested counts as alive."""
         if name == self.name:
             return self._lock is not None
-        return bool(name) and is_held(self._path_of(name), self._opener)
+        path = self._path_of(name)
+        if not name or not path.exists():
+            return False
+        lock = ProcessLock(path)
+        try:
+            is_free = lock.try_acquire()
+        except OSError:
+            return True
+        lock.release()
+        return not is_free
 
     def release(self) -> None:
         """End the lease: what rows still name it for may be taken over."""

@@ -343,10 +343,9 @@ class _ResourceMonitor:
             return False
 
 
-_KILL = re.compile(r"kill(?: -(?:[sn] )?(?P<signal>\w+))?(?: --)?(?P<pids>(?: \d+)+)", re.ASCII)
-
-
 # -- background ---------------------------------------------------------------------------------------------------
+
+_KILL = re.compile(r"kill(?: -(?:[sn] )?(?P<signal>\w+))?(?: --)?(?P<pids>(?: \d+)+)", re.ASCII)
 
 
 class BackgroundCommands:

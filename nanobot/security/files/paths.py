@@ -374,6 +374,9 @@ def _is_ambiguous_on_windows(name: str) -> bool:
     return name not in (".", "..") and (name.endswith((".", " ")) or ":" in name)
 
 
+# -- places of keys -------------------------------------------------------------------------------------------------
+# No tool reads or writes them without the owner's permission. They are folders or files, and need not exist.
+
 _IN_HOME = (
     ".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker", ".config/containers",
     ".netrc", "_netrc", ".git-credentials", ".config/git/credentials", ".config/gh", ".config/hub", ".config/glab-cli",

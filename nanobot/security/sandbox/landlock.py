@@ -194,6 +194,9 @@ def _check(result: int) -> int:
     return result
 
 
+# -- seccomp --------------------------------------------------------------------------------------------------------
+# Forbidden calls fail with EPERM; on an unknown architecture nothing is forbidden.
+
 _SET_SECCOMP, _MODE_FILTER = 22, 2
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16

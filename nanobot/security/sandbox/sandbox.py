@@ -292,6 +292,8 @@ def _restore_links(links: Mapping[Path, Path]) -> None:
             logger.warning("A command replaced the link %s to %s. The link is restored.%s", link, target, moved)
 
 
+# -- limits ---------------------------------------------------------------------------------------------------------
+
 _GB = 1024**3
 _MEMORY_SHARE = 0.75
 _FILE_SIZE = 16 * _GB
