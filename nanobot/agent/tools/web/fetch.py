@@ -17,8 +17,7 @@ from nanobot.agent.tools.images import show_image
 from nanobot.agent.tools.web.policy import BANNER, WebPolicy
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance, text_of
-from nanobot.net.egress import EgressGate
-from nanobot.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchResult
+from nanobot.net.fetch import FetchRequest, FetchResult
 from nanobot.net.urls import UrlError, carries_data, parse_url
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
@@ -178,12 +177,7 @@ class WebFetchTool(Tool):
         self._paths = paths
         self._documents = Documents()
         self._read_lock = asyncio.Lock()  # a large page takes 40 MB while it is read
-        self._fetcher = Fetcher(
-            EgressGate(policy.network),
-            limits=FetchLimits(total_s=FETCH_TIMEOUT_S),
-            find_secret=policy.find_secret,
-            connect=policy.connect,
-        )
+        self._fetcher = policy.fetcher(FETCH_TIMEOUT_S)
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
         """Declare the host, to which the URL may carry data."""

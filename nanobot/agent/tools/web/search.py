@@ -21,8 +21,7 @@ from nanobot.agent.tools.base import Effect, Tool, ToolResult, integer, string, 
 from nanobot.agent.tools.web.policy import BANNER, SearchPolicy, WebPolicy
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance
-from nanobot.net.egress import EgressGate
-from nanobot.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchResult
+from nanobot.net.fetch import FetchRequest, FetchResult
 
 MAX_RESULTS = 20
 _MAX_QUERY_CHARS = 400
@@ -240,12 +239,7 @@ class WebSearchTool(Tool):
     def __init__(self, policy: WebPolicy) -> None:
         self._count = policy.search.max_results
         self._choices = choose_engines(policy.search)
-        limits = FetchLimits(total_s=_TIMEOUT_S)
-        # The owner configured the engines' URLs: they are allowed, wherever they lead.
-        network = replace(policy.network, owned=tuple(choice.base for choice in self._choices))
-        self._fetcher = Fetcher(
-            EgressGate(network), limits=limits, find_secret=policy.find_secret, connect=policy.connect
-        )
+        self._fetcher = policy.fetcher(_TIMEOUT_S, owned=[choice.base for choice in self._choices])
 
     async def execute(self, query: str, count: int | None = None) -> ToolResult:
         """Ask one engine after the other until one answers. Cancelling closes the connection."""
