@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -197,7 +197,13 @@ class OwnTool(Tool):
         """Run the tool; it may return anything."""
         ctx = arguments.get("ctx")
         if isinstance(ctx, ToolContext):
-            arguments["ctx"] = replace(ctx, emit=_thread_safe(ctx.emit))
+            loop, report = asyncio.get_running_loop(), ctx.emit
+
+            def emit(text: str) -> None:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(report, text)
+
+            arguments["ctx"] = replace(ctx, emit=emit)
 
         async def run() -> Any:
             returned: Any = self._tool.execute(**arguments)
@@ -234,17 +240,6 @@ def _is_block(block: object) -> bool:
             return True
         case _:
             return False
-
-
-def _thread_safe(emit: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that other threads may call; `emit` runs on this loop."""
-    loop = asyncio.get_running_loop()
-
-    def emit_here(text: str) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(emit, text)
-
-    return emit_here
 
 
 class BrokenTool(Tool):

@@ -48,7 +48,7 @@ class Page:
 
 
 def read_body(body: bytes, content_type: str, header: str, *, url: str, markdown: bool, limit: int) -> Page | None:
-    """Return about `limit` characters of a body's text; None if it is not text. Never raises.
+    """Return about `limit` characters of a body's text; None if it is not text. Blocks. Never raises.
 
     `header` is the server's Content-Type, and `content_type` its media type.
     """

@@ -150,7 +150,7 @@ def _duckduckgo(reason: str = "") -> EngineChoice:
     return EngineChoice(engine, engine.base, note=f"{reason}, so DuckDuckGo was asked." if reason else "")
 
 
-def make_request(choice: EngineChoice, query: str, count: int) -> FetchRequest:
+def _make_request(choice: EngineChoice, query: str, count: int) -> FetchRequest:
     """Make the request for `count` results."""
     engine, base = choice.engine, choice.base.rstrip("/")
     path = engine.path.rstrip("/")
@@ -166,7 +166,7 @@ def make_request(choice: EngineChoice, query: str, count: int) -> FetchRequest:
     return FetchRequest(f"{url}?{urlencode(parameters)}", headers)
 
 
-def parse_results(choice: EngineChoice, answer: FetchResult, count: int) -> list[WebResult]:
+def _parse_results(choice: EngineChoice, answer: FetchResult, count: int) -> list[WebResult]:
     """Return the results as plain text in single lines. Raises EngineError if the engine did not search."""
     if answer.status in _STATUS_TEXTS or answer.status >= 400:
         raise EngineError(f"it answered {answer.status}, {_STATUS_TEXTS.get(answer.status, 'try again later')}")
@@ -248,22 +248,18 @@ class WebSearchTool(Tool):
             return ToolResult.failed("The query is empty. Say what to search for.")
         for choice in self._choices:
             try:
-                answer = await self._fetcher.fetch(make_request(choice, query.strip(), limit))
-                hits = await asyncio.to_thread(parse_results, choice, answer, limit)
+                answer = await self._fetcher.fetch(_make_request(choice, query.strip(), limit))
+                hits = await asyncio.to_thread(_parse_results, choice, answer, limit)
             except (EngineError, NanobotError) as error:
                 failures.append(f"{choice.engine.name}: {str(error).rstrip('.')}.")
-            else:
-                return _format(query, choice, hits, failures)
+                continue
+            engine, notes = choice.engine.name, [note for note in (choice.note, *failures) if note]
+            head = f"Results for `{query.strip()}` ({engine}):" if hits else f"{engine} found nothing."
+            rows = [
+                "\n   ".join(line for line in (f"{number}. {hit.title or hit.url}", hit.url, hit.snippet) if line)
+                for number, hit in enumerate(hits, 1)
+            ]
+            return ToolResult("\n\n".join([BANNER, *notes, head, *rows]))
         advice = "Set up another in the config (tools.web.search), or fetch a known page with web_fetch."
         failed = ToolResult.failed(f"No search engine answered. {' '.join(failures)} {advice}")
         return replace(failed, provenance=Provenance.WEB)
-
-
-def _format(query: str, choice: EngineChoice, hits: list[WebResult], failures: list[str]) -> ToolResult:
-    notes = [note for note in (choice.note, *failures) if note]
-    head = f"Results for `{query.strip()}` ({choice.engine.name}):" if hits else f"{choice.engine.name} found nothing."
-    rows = [
-        "\n   ".join(line for line in (f"{number}. {hit.title or hit.url}", hit.url, hit.snippet) if line)
-        for number, hit in enumerate(hits, 1)
-    ]
-    return ToolResult("\n\n".join([BANNER, *notes, head, *rows]))
