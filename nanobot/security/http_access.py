@@ -160,7 +160,9 @@ class HttpAccess:
 
     async def _authenticate(self, endpoint: Endpoint, request: Request) -> Credential | None:
         """Whose request it is. Raises HttpError for one that the endpoint does not accept."""
-        if not self.is_expected_host(request.headers.get("host", "")):
+        name = re.sub(r":\d*\Z", "", request.headers.get("host", "")).lower()
+        is_local = is_loopback(self.own_host) and is_loopback(name.strip("[]"))
+        if name not in (self.own_host.lower(), *self.hosts) and not is_local:
             raise HttpError(421, "Ask localhost, or set gateway.web.allowedHosts.")
         caller = None
         if endpoint.requires in (Requires.SAME_ORIGIN, Requires.DEVICE) and not _is_same_origin(request):
@@ -196,12 +198,6 @@ class HttpAccess:
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-
-    def is_expected_host(self, header: str) -> bool:
-        """Whether a Host header names this server."""
-        name = re.sub(r":\d*\Z", "", header).lower()
-        names = {self.own_host.lower(), *self.hosts}
-        return name in names or (is_loopback(self.own_host) and is_loopback(name.strip("[]")))
 
     async def _caller_of(self, request: Request) -> Credential | None:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
