@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-RETRY_EVERY_S = 5.0
+RETRY_EVERY_S = 0.5
 _MAX_RETRIES = 20_000
 """Length of the retry queue; beyond it the oldest write is dropped."""
 

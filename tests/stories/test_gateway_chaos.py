@@ -46,7 +46,7 @@ class Ground:
         self.said: list[tuple[str, int, str]] = []
         self.kills = 0
         self.to_full_disk: set[str] = set()
-        """What was said while the disk was full: the answer may be a word about that."""
+        """What had no answer yet as the disk was full: the answer may be a word about that."""
 
     async def at_peace(self) -> None:
         return
@@ -97,8 +97,8 @@ class Ground:
                 platform.lose_answers(1)
 
     async def on_full_disk(self) -> None:
+        self.to_full_disk |= {token for _, _, token in unanswered(self.mouths, self.said)}
         full = fill(self.home.data)
-        self.to_full_disk |= {token for _, _, token in self.said[-len(self.mouths) :]}
         await asyncio.sleep(1)
         full.unlink()
         await self.cut()  # what was refused comes again then; Slack's own way is to send it after a minute
