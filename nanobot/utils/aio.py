@@ -120,7 +120,10 @@ _BUSY_S = 0.2
 
 
 class WorkerThread:
-    """One thread for all of it, started by the first call. While something blocks it, new calls get another one."""
+    """An event loop in a thread of its own, for code that is not ours: what blocks there holds up nobody else.
+
+    The first call starts it. While something blocks it, new calls get another one.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
