@@ -287,17 +287,18 @@ class Child:
 
     async def family(self) -> list[Process]:
         """Its living processes."""
-        return await asyncio.to_thread(self._find_family)
+        namespace, reaped = self._namespace, self.returncode is not None
+        if namespace is not None and not namespace.is_alive:
+            return []
 
-    def _find_family(self) -> list[Process]:
-        if self._namespace is None:
-            members = _family(self.pid, self._mark, reaped=self.returncode is not None)
-        elif self._namespace.is_alive:
-            head = self._namespace.head
-            members = [process for process in _with_descendants({head}, _living()) if process.pid != head]
-        else:
-            members = []
-        return [Process(process.pid, process.info["name"]) for process in members]
+        def find() -> list[Process]:
+            if namespace is None:
+                members = _family(self.pid, self._mark, reaped=reaped)
+            else:
+                members = [one for one in _with_descendants({namespace.head}, _living()) if one.pid != namespace.head]
+            return [Process(process.pid, process.info["name"]) for process in members]
+
+        return await asyncio.to_thread(find)
 
     async def kill(self) -> None:
         """Kill all processes of the family, including detached ones. Returns when they are gone, at the latest after
