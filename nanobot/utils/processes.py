@@ -278,12 +278,9 @@ class Child:
     @property
     def head(self) -> Process | None:
         """The first process of its PID namespace, as long as any process is in it; None without a namespace."""
-        namespace = self._namespace
-        return (
-            Process(namespace.head, "processes that come and go")
-            if namespace is not None and namespace.is_alive
-            else None
-        )
+        if self._namespace is None or not self._namespace.is_alive:
+            return None
+        return Process(self._namespace.head, "processes that come and go")
 
     async def family(self) -> list[Process]:
         """Its living processes."""
