@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 from nanobot import __version__
 from nanobot.api.app import NewAnswer, NewBranch, endpoints
 from nanobot.api.prompts import ChatBody, ResponsesBody
-from nanobot.api.services import ApiServices
+from nanobot.api.requests import ApiServices
 from nanobot.security.http_access import Requires
 
 FILE = Path(__file__).resolve().with_name("openapi.json")

@@ -18,8 +18,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from nanobot import sdk
 from nanobot.agent.events import Answer, TurnEvent
-from nanobot.sdk.request import RunOptions
 from nanobot.sdk.result import RunResult
+from nanobot.sdk.run import RunOptions
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.store import MemoryStore

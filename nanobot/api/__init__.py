@@ -1,1 +1,1 @@
-"""The OpenAI-compatible HTTP API: `app.endpoints` for the HTTP server, `options.turn_options` for the agent loop."""
+"""The OpenAI-compatible HTTP API: `app.endpoints` for the HTTP server, `requests.turn_options` for the agent loop."""

@@ -1,5 +1,5 @@
 """What a turn shows, as the answer to a request: read piece by piece, always in the same order, so that a client can go
-on where it was; and how it ended, in the words of OpenAI's API.
+on where it was; and how it ended, also as an error, in the words of OpenAI's API.
 """
 
 import json
@@ -10,11 +10,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from starlette.responses import JSONResponse, Response
+
 from nanobot.agent.events import TurnEnded, TurnOutcome
 from nanobot.agent.feed import TurnView
-from nanobot.api.errors import NO_RETRY
-from nanobot.api.options import answer_form
-from nanobot.security.http_access import HttpError
+from nanobot.api.requests import answer_form
+from nanobot.security.http_access import HEADERS, HttpError
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_error", 429: "rate_limit_error"}
+_CODES = {404: "not_found", 413: "too_large", 415: "unsupported_media", 503: "unavailable"}
+NO_RETRY = {"x-should-retry": "false"}
+"""Header that keeps OpenAI's clients from sending a request again by themselves."""
+
+
+def error_fields(error: HttpError) -> dict[str, Any]:
+    """An error in OpenAI's words."""
+    kind = "server_error" if error.status >= 500 else _TYPES.get(error.status, "invalid_request_error")
+    if error.code == "spending_limit":
+        kind = "insufficient_quota"
+    code = error.code or _CODES.get(error.status)
+    return {"message": str(error), "type": kind, "param": error.param, "code": code}
+
+
+def error_response(error: HttpError) -> Response:
+    return JSONResponse({"error": error_fields(error)}, error.status, {**HEADERS, **error.headers})
+
 
 _FAILURES = {
     "BudgetExceededError": (429, "spending_limit", None),
@@ -110,7 +130,6 @@ class AnswerReader:
 
 
 def part_count(view: TurnView) -> int:
-    """The texts and tool calls so far."""
     return sum(part["type"] in _SHOWN for part in view.parts)
 
 

@@ -18,8 +18,8 @@ from nanobot.agent.trace.store import TraceStore
 from nanobot.api.answers import sent_files
 from nanobot.api.chat import ChatCompletions
 from nanobot.api.prompts import unknown_model
+from nanobot.api.requests import ApiServices
 from nanobot.api.responses import Responses
-from nanobot.api.services import ApiServices
 from nanobot.api.turns import ApiTurns, ApiView, session_key
 from nanobot.config.paths import DataPaths
 from nanobot.messages.types import ChatMessage, text_of
@@ -94,11 +94,7 @@ class _Rest(ApiView):
 
     @route("GET", "/v1/sessions/{key}/messages", guest_may=True)
     async def messages(
-        self,
-        key: str,
-        caller: Credential,
-        limit: Annotated[int, Field(ge=1)] = 50,
-        before: int | None = None,
+        self, key: str, caller: Credential, limit: Annotated[int, Field(ge=1)] = 50, before: int | None = None
     ) -> Response:
         """The stored messages of a session, the newest last; earlier ones with `before`."""
         session = await asyncio.to_thread(self.runtime.sessions.get_or_create, _visible(caller, key))

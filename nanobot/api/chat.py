@@ -11,8 +11,7 @@ from starlette.responses import Response
 
 from nanobot.agent.events import Answer, TurnOutcome
 from nanobot.agent.feed import TurnView
-from nanobot.api.answers import AnswerReader, call_text, check_outcome, openai_usage, outcome_of
-from nanobot.api.errors import error_fields
+from nanobot.api.answers import AnswerReader, call_text, check_outcome, error_fields, openai_usage, outcome_of
 from nanobot.api.prompts import ChatBody, ClientMessage, Prompt, UploadedFile
 from nanobot.api.turns import ApiView, Following
 from nanobot.net import sse
@@ -30,8 +29,6 @@ _DONE = sse.event("[DONE]")
 
 
 class ChatCompletions(ApiView):
-    """The endpoints of chat completions."""
-
     @route("POST", "/v1/chat/completions", guest_may=True)
     async def create(self, request: Request, caller: Credential) -> Response:
         """Answer the new messages of the request."""
@@ -57,12 +54,7 @@ class ChatCompletions(ApiView):
 
     @route("GET", "/v1/chat/completions/{completion}", guest_may=True)
     async def get(
-        self,
-        request: Request,
-        caller: Credential,
-        completion: str,
-        stream: bool = False,
-        starting_after: str = "",
+        self, request: Request, caller: Credential, completion: str, stream: bool = False, starting_after: str = ""
     ) -> Response:
         """A completion; with `stream=true` from where `starting_after` or Last-Event-ID says, else all of it."""
         following, steps = await self.turns.find(caller, completion.removeprefix("chatcmpl-")), _steps_of(request)

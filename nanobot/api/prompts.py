@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
-from nanobot.api.options import answer_form
-from nanobot.channels.media_kinds import MediaKind
+from nanobot.api.requests import answer_form
+from nanobot.channels.media import MediaKind
 from nanobot.config.schema import Config
 from nanobot.security.http_access import HttpError
 
@@ -22,8 +22,6 @@ _OPEN_WEBUI_TASK = "### Task:"
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """A file in a request."""
-
     data: bytes
     name: str | None = None
     content_type: str | None = None
@@ -34,8 +32,6 @@ class UploadedFile:
 
 @dataclass(slots=True)
 class ClientMessage:
-    """One message of a request."""
-
     role: Literal["user", "assistant"]
     text: str
     files: list[UploadedFile] = field(default_factory=list)
@@ -53,19 +49,15 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """The new messages as one."""
         return "\n\n".join(message.text for message in self.new if message.text)
 
     @property
     def files(self) -> list[UploadedFile]:
-        """The files of the new messages."""
         return [file for message in self.new for file in message.files]
 
 
 @dataclass(slots=True)
 class ParsedRequest:
-    """A request, read."""
-
     prompt: Prompt
     marker: str | None
     """The name of the conversation; None if it names none, empty if its turn is not to be stored."""

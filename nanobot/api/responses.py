@@ -15,10 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nanobot.agent.events import Answer, TurnOutcome
-from nanobot.api.answers import AnswerReader, check_outcome, openai_usage, outcome_of, part_count
-from nanobot.api.errors import error_fields
+from nanobot.api.answers import AnswerReader, check_outcome, error_fields, openai_usage, outcome_of, part_count
 from nanobot.api.prompts import ResponsesBody
-from nanobot.api.store import KEPT_S
+from nanobot.api.requests import KEPT_S
 from nanobot.api.turns import ApiView, Following
 from nanobot.net import sse
 from nanobot.security.credentials import Credential, HttpRole
@@ -34,8 +33,6 @@ _Item = dict[str, Any]
 
 
 class Responses(ApiView):
-    """The endpoints of responses."""
-
     @route("POST", "/v1/responses", guest_may=True)
     async def create(self, request: Request, caller: Credential) -> Response:
         """Answer the new input, or go on after an approval question."""

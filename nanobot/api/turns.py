@@ -18,10 +18,9 @@ from nanobot.agent.context import with_attachments
 from nanobot.agent.feed import FeedClosedError, TurnView, stored_view
 from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.web.fetch import FETCH_TIMEOUT_S
-from nanobot.api.errors import NO_RETRY
+from nanobot.api.answers import NO_RETRY
 from nanobot.api.prompts import ClientMessage, ParsedRequest, Prompt, UploadedFile
-from nanobot.api.services import ApiServices
-from nanobot.api.store import KEPT_S, TEMPORARY_S, ApiRequest
+from nanobot.api.requests import KEPT_S, TEMPORARY_S, ApiRequest, ApiServices
 from nanobot.bus.events import InboundMessage
 from nanobot.channels.media import Attachment, one_chunk
 from nanobot.errors import NanobotError, StorageError
@@ -55,13 +54,10 @@ class Following:
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """The JSON schema that the answer has to fit."""
         return self.request.echo.get("schema")
 
 
 class ApiTurns:
-    """The turns of requests."""
-
     def __init__(self, services: ApiServices) -> None:
         self._services = services
         self._listeners: Counter[str] = Counter()
@@ -321,7 +317,6 @@ class ApiTurns:
             )
 
     async def _sweep(self) -> None:
-        """Delete what is no longer kept."""
         runtime = self._services.runtime
         if (now := runtime.clock.monotonic()) - self._swept_at < SWEEP_S:
             return
@@ -334,7 +329,6 @@ class ApiTurns:
 
 
 def session_key(caller: Credential, name: str) -> str:
-    """The key of a caller's session."""
     return f"api:{caller.name}:{name}" if caller.name else f"api:{name}"
 
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-RETRY_EVERY_S = 0.5
+RETRY_EVERY_S = 0.1
 _MAX_RETRIES = 20_000
 """Length of the retry queue; beyond it the oldest write is dropped."""
 

@@ -19,8 +19,9 @@ from nanobot.config.keypath import camel
 from nanobot.errors import ConfigError, StorageError
 from nanobot.messages.types import Provenance
 from nanobot.pairing.senders import Sender, SenderList
-from nanobot.pairing.store import VALID_S, PairedUsers, PairingRateLimiter, PairingStore, Pending, Role
+from nanobot.pairing.store import VALID_S, PairedUsers, PairingStore, Pending, Role
 from nanobot.utils.aio import finish
+from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import Clock, SystemClock
 
 _GROUP_POLICIES = ("mention", "open", "allowlist")
@@ -28,6 +29,10 @@ _DIRECT_POLICIES = ("open", "allowlist")
 _GROUP_LISTS = ("allowChannels", "groupAllowFrom")
 MAX_LOG_LINES = 100
 """Most refusals logged in ten minutes."""
+_LONGEST_WAIT_S = 86_400
+"""Longest wait of a sender between two codes; each is twice as long as the one before."""
+_MAX_SENDERS = 1_000
+"""Senders whose codes are counted; beyond that the one with the oldest request is forgotten."""
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +218,8 @@ class AccessControl:
         self._store = store
         self._on_code = on_code
         self._clock = clock or SystemClock()
-        self._rate_limiter = PairingRateLimiter(self._clock)
+        self._codes_given: dict[str, tuple[int, float]] = {}
+        """How many codes a sender got, and when the next one is allowed, by key. In memory: a restart resets it."""
         self._logged: dict[str, float] = {}
 
     def is_allowed(self, sender_id: str) -> bool:
@@ -231,8 +237,12 @@ class AccessControl:
         """
         verdict = self._decide(incoming)
         decision = await self._offer_pairing(incoming, verdict) if isinstance(verdict, Unknown) else verdict
-        if not isinstance(decision, Allowed) and decision.reason and self._should_log(decision.reason):
-            log.info("%s", decision.reason)
+        if not isinstance(decision, Allowed) and decision.reason:
+            now = self._clock.monotonic()
+            self._logged = {line: until for line, until in self._logged.items() if until > now}
+            if decision.reason not in self._logged and len(self._logged) < MAX_LOG_LINES:
+                self._logged[decision.reason] = now + VALID_S
+                log.info("%s", decision.reason)
         return decision
 
     def _decide(self, incoming: Incoming) -> Allowed | Unknown | Ignored:
@@ -244,7 +254,8 @@ class AccessControl:
         if self._store.problem:
             return Ignored(f"{unknown.reason} (nobody can pair: {self._store.problem})")
         pending = self._store.pending(channel)
-        if any(entry.is_from(sender) for entry in pending) or not self._rate_limiter.may_request(sender.key):
+        count, allowed_at = self._codes_given.get(sender.key, (0, 0.0))
+        if any(entry.is_from(sender) for entry in pending) or self._clock.monotonic() < allowed_at:
             return Ignored(unknown.reason)
         if not self._store.has_room(pending):  # before taking a lock and a thread, so that a crowd costs little
             return Ignored(f"{unknown.reason} (no code given: too many are pending; see `nanobot pairing list`)")
@@ -255,27 +266,18 @@ class AccessControl:
             return Ignored(f"{unknown.reason} (nobody can pair: {error})")
         if entry is None:  # another message was faster
             return Ignored(unknown.reason)
-        self._rate_limiter.record_code(sender.key)
+        # The first wait is as long as a code is valid, so that a person who missed it gets a second one at once, while
+        # a crowd cannot keep using up the limited number of codes.
+        wait_s = min(VALID_S * 2 ** min(count, 20), _LONGEST_WAIT_S)
+        put_bounded(self._codes_given, sender.key, (count + 1, self._clock.monotonic() + wait_s), _MAX_SENDERS)
         self._on_code(entry)
+        approve = f"nanobot pairing approve {entry.code}"
         has_owner = bool(self._store.people(channel).owners)
-        text = _invitation(entry.code, has_owner=has_owner)
+        claim = "" if has_owner else f"If this bot is yours: {approve} --owner\n"
+        text = (
+            f"This is a private bot. Your code is {entry.code}, valid for {VALID_S // 60} minutes.\n"
+            f"Its owner can let you in with: {approve}\n{claim}Then send your message again."
+        )
         to = f" to {entry.name}" if entry.name else ""
         reason = f"{unknown.reason} (a code was given{to}; see `nanobot pairing list`)"
         return PairingOffered(entry.code, text, reason)
-
-    def _should_log(self, reason: str) -> bool:
-        now = self._clock.monotonic()
-        self._logged = {line: until for line, until in self._logged.items() if until > now}
-        if reason in self._logged or len(self._logged) >= MAX_LOG_LINES:
-            return False
-        self._logged[reason] = now + VALID_S
-        return True
-
-
-def _invitation(code: str, *, has_owner: bool) -> str:
-    owner = "" if has_owner else f"\nIf this bot is yours: nanobot pairing approve {code} --owner"
-    return (
-        f"This is a private bot. Your code is {code}, valid for {VALID_S // 60} minutes.\n"
-        f"Its owner can let you in with: nanobot pairing approve {code}{owner}\n"
-        "Then send your message again."
-    )

@@ -7,7 +7,7 @@ streaming and edits.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -19,9 +19,15 @@ from nanobot.channels.cursors import load_state, save_state
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.inbox import Inbox, until_saved
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import LoginStep, ShowStep, print_step
-from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, Transcriber
-from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
+from nanobot.channels.media import (
+    EMPTY_MESSAGE,
+    Attachment,
+    MediaError,
+    MediaKind,
+    MediaStore,
+    Transcriber,
+    detect_file_kind,
+)
 from nanobot.channels.status import ChannelState, ChannelStatus
 from nanobot.channels.webhooks import Webhooks
 from nanobot.messages.types import Provenance, least_trusted
@@ -29,6 +35,7 @@ from nanobot.pairing.store import PairedUsers
 from nanobot.security.secrets import redact_known
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
+from nanobot.utils.qr_code import qr_code
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +69,40 @@ def repeat_note(message: OutboundMessage) -> str:
 UNREADABLE = "I could not read your last message. Please rephrase it; the gateway's log says why."
 UNIFIED_SESSION = "unified:default"
 """The session of all private chats of an owner, where the config unifies them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoginStep:
+    """One thing to show. A QR code or a code replaces the one before it."""
+
+    text: str
+    qr: str = ""
+    """The content of a QR code."""
+    code: str = ""
+    """To be typed elsewhere."""
+    link: str = ""
+    """To be opened."""
+
+
+ShowStep = Callable[[LoginStep], None]
+AskPerson = Callable[[str], Awaitable[str]]
+"""Asks for one line of text."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """What the platform gave to whoever signed in there."""
+
+    values: Mapping[str, object] = field(repr=False)
+    """Settings by attribute name of the channel's section."""
+    owner: str = ""
+    """Who signed in; empty if unknown."""
+
+
+def print_step(step: LoginStep) -> None:
+    """Print it; codes and links on lines of their own, so that a terminal makes them clickable."""
+    parts = (step.text, step.code and f"  {step.code}", step.qr and qr_code(step.qr), step.link)
+    print("\n".join(filter(None, parts)))  # noqa: T201 a person waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +195,7 @@ class BaseChannel(ABC):
         ChannelSetupError if the owner has to change something first. Releases everything when cancelled.
         """
 
-    @abstractmethod
-    async def stop(self) -> None:
+    async def stop(self) -> None:  # noqa: B027
         """Sign off, if the platform needs that. Called after `start` was cancelled. Never raises."""
 
     @abstractmethod
@@ -166,7 +206,9 @@ class BaseChannel(ABC):
     def supports_streaming(self) -> bool:
         """Whether the channel shows an answer while the model writes it."""
         is_overridden = type(self).send_delta is not BaseChannel.send_delta
-        return is_overridden and bool(_setting(self.config, "streaming", default=True))
+        config = self.config
+        value = config.get("streaming") if isinstance(config, Mapping) else getattr(config, "streaming", None)
+        return is_overridden and (value is None or bool(value))
 
     # The next six are optional: a channel with nothing to show leaves them empty.
 
@@ -295,7 +337,9 @@ class BaseChannel(ABC):
             content = content.strip() or ("" if attachments else EMPTY_MESSAGE)
         quotes_others = incoming.quotes_others
         if incoming.media and not quotes_others:
-            quotes_others = await asyncio.to_thread(_may_quote_others, incoming.media)
+            paths = [Path(path) for path in incoming.media]
+            kinds = await asyncio.to_thread(lambda: [detect_file_kind(path, MediaKind.FILE) for path in paths])
+            quotes_others = any(kind.may_quote_others for kind in kinds)
         others = [Provenance.PERSON] if quotes_others else []
         now = self.services.clock.now()
         message = InboundMessage(
@@ -362,12 +406,3 @@ _FLAGS: dict[OutboundKind, dict[str, bool]] = {
     OutboundKind.STREAM_END: {"_stream_end": True},
 }
 """Metadata keys by which third-party channels tell kinds apart."""
-
-
-def _may_quote_others(paths: Sequence[str]) -> bool:
-    return any(detect_file_kind(Path(path), MediaKind.FILE).may_quote_others for path in paths)
-
-
-def _setting(config: Any, name: str, *, default: object) -> object:
-    value = config.get(name, default) if isinstance(config, Mapping) else getattr(config, name, default)
-    return default if value is None else value

@@ -18,7 +18,7 @@ from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage, S
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import MAY_REPEAT_NOTE, UNCONFIRMED_NOTE, BaseChannel, repeat_note
 from nanobot.channels.errors import ChannelSetupError, RateLimitedError, SendError, UndeliverableError
-from nanobot.channels.media_kinds import MediaError
+from nanobot.channels.media import MediaError
 from nanobot.channels.outgoing import Outgoing, prepare_outgoing
 from nanobot.markdown import Chunk, Dialect, split_message
 from nanobot.markdown.dialects import PLAIN
@@ -139,7 +139,9 @@ class ChatChannel(BaseChannel):
 
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
         """Post a message in chunks, then its files. A retry continues after the last part that was sent."""
-        note = repeat_note(message) if self._may_arrive_twice(message) else ""
+        part = f"{message.journal_id}-{len(message.sent_ids)}"
+        is_safe = message.journal_id is not None and self.is_deduped(part, message.held_at)
+        note = "" if is_safe else repeat_note(message)
         if message.parts is None:
             text = message.content + note
             message.parts = [*(split_message(text, self.dialect) if text.strip() else ()), *message.media]
@@ -163,7 +165,14 @@ class ChatChannel(BaseChannel):
         for number, source in enumerate(parts):
             if number < len(message.sent_ids):
                 continue
-            part = source if isinstance(source, Chunk) else await self._prepare_file(source, to)
+            part: Chunk | Outgoing
+            if isinstance(source, Chunk):
+                part = source
+            else:
+                try:
+                    part = await prepare_outgoing(source, largest=self.largest_to(to))
+                except MediaError as error:  # a text says why
+                    part = split_message(f"({error})", self.dialect)[0]
             options = SendOptions(
                 reply_to=message.reply_to if number == 0 else None,
                 buttons=message.buttons if number == len(parts) - 1 else (),
@@ -179,18 +188,6 @@ class ChatChannel(BaseChannel):
                 await self.bus.record_sending(message)  # a crash now must not send this part again
         return message.sent_ids
 
-    async def _prepare_file(self, source: str, to: Address) -> Chunk | Outgoing:
-        """The file as it is now, or a text on why it cannot be sent."""
-        try:
-            return await prepare_outgoing(source, largest=self.largest_to(to))
-        except MediaError as error:
-            return split_message(f"({error})", self.dialect)[0]
-
-    def _may_arrive_twice(self, message: OutboundMessage) -> bool:
-        if not message.may_repeat or message.journal_id is None:
-            return message.may_repeat
-        return not self.is_deduped(f"{message.journal_id}-{len(message.sent_ids)}", message.held_at)
-
     def is_deduped(self, nonce: str, since: float) -> bool:
         """Whether the platform still drops a second post with this nonce, which was first tried at that time (wall
         clock, as after a restart).
@@ -201,10 +198,20 @@ class ChatChannel(BaseChannel):
         to = Address(message.channel, message.chat_id, message.thread_id)
         match message.kind:
             case OutboundKind.STREAM_DELTA:
-                await self._append_delta(to, message)
+                stream = self._find_stream(message)  # also a recovered one: the reply contains all of its text
+                if stream is None or stream.is_complete:
+                    stream = self._add_stream(_StreamingMessage(message.turn_id or "", reply_to=message.reply_to))
+                stream.text += message.content
+                if not self._is_unconfirmed(stream):  # else its end is shown, with a note
+                    await self._show(to, stream, stream.text, growing=True)
                 return ()
             case OutboundKind.STREAM_END:
-                await self._end_part(to, message)
+                stream = self._streams.get(message.turn_id or "")
+                if stream is not None and not stream.is_complete:
+                    stream.text, stream.is_complete = message.content or stream.text, True
+                    if self._is_unconfirmed(stream):
+                        stream.pending, stream.doubtful = "", True
+                    await self._show(to, stream, stream.text + stream.note)
                 return ()
             case OutboundKind.RECEIPT:
                 await self._acknowledge(to, message)
@@ -243,37 +250,22 @@ class ChatChannel(BaseChannel):
 
     def _show_later(self, work: Coroutine[Any, Any, object]) -> None:
         """Change a reaction, while nobody waits for it."""
-        task = asyncio.create_task(self._show_quietly(work), name=f"{self.name} reaction")
+
+        async def show() -> None:
+            try:
+                await work
+            except Exception as error:  # an SDK may raise anything, and only the answer counts
+                log.debug("%s: a reaction was not shown: %s", self.name, error)
+
+        task = asyncio.create_task(show(), name=f"{self.name} reaction")
         self._reactions.add(task)
         task.add_done_callback(self._reactions.discard)
-
-    async def _show_quietly(self, work: Coroutine[Any, Any, object]) -> None:
-        try:
-            await work
-        except Exception as error:  # an SDK may raise anything, and only the answer counts
-            log.debug("%s: a reaction was not shown: %s", self.name, error)
 
     async def stop(self) -> None:
         for task in (*self._typing.values(), *self._reactions):
             task.cancel()
         self._typing.clear()
         self._active_turns.clear()
-
-    async def _append_delta(self, to: Address, message: OutboundMessage) -> None:
-        stream = self._find_stream(message)  # also a recovered one: the reply contains all of its text
-        if stream is None or stream.is_complete:
-            stream = self._add_stream(_StreamingMessage(message.turn_id or "", reply_to=message.reply_to))
-        stream.text += message.content
-        if not self._is_unconfirmed(stream):  # else its end is shown, with a note
-            await self._show(to, stream, stream.text, growing=True)
-
-    async def _end_part(self, to: Address, message: OutboundMessage) -> None:
-        stream = self._streams.get(message.turn_id or "")
-        if stream is not None and not stream.is_complete:
-            stream.text, stream.is_complete = message.content or stream.text, True
-            if self._is_unconfirmed(stream):
-                stream.pending, stream.doubtful = "", True
-            await self._show(to, stream, stream.text + stream.note)
 
     async def _reply(self, to: Address, message: OutboundMessage) -> tuple[str, ...]:
         """Edit the streamed answer into the reply, or send the reply if it was not streamed.

@@ -29,11 +29,9 @@ from nanobot.channels.errors import (
     UndeliverableError,
     require_settings,
 )
-from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
+from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.rest import Answer, RestClient, open_download
 from nanobot.channels.sockets import open_socket, read_messages
 from nanobot.config.channels import DingTalkConfig
@@ -198,7 +196,7 @@ class DingTalkChannel(ChatChannel):
     async def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Download a file. Redirects to another host are followed only if the config lists it."""
         body = {**self._robot, "downloadCode": attachment.source}
-        url = (await self._call("POST", "/v1.0/robot/messageFiles/download", body)).text("downloadUrl")
+        url = (await self._api.call("POST", "/v1.0/robot/messageFiles/download", json=body)).text("downloadUrl")
         for _ in range(_MOST_REDIRECTS + 1):
             async with open_download("DingTalk", url) as response:
                 if response.is_success:
@@ -252,7 +250,7 @@ class DingTalkChannel(ChatChannel):
             **where,
         }
         try:
-            answer = await self._call("POST", "/v1.0/card/instances/createAndDeliver", body)
+            answer = await self._api.call("POST", "/v1.0/card/instances/createAndDeliver", json=body)
         except RefusedError as error:
             if error.code == _NO_PERMISSION:
                 self._without_cards = self.status.last_error = f"answers are not streamed. {error}"
@@ -281,11 +279,11 @@ class DingTalkChannel(ChatChannel):
     async def _stream_card(self, card_id: str, chunk: Chunk, *, is_last: bool = False) -> None:
         about = {"outTrackId": card_id, "guid": uuid.uuid4().hex, "key": "msgContent", "content": chunk.text}
         body = {**about, "isFull": True, "isFinalize": is_last, "isError": False}
-        await self._call("PUT", "/v1.0/card/streaming", body)
+        await self._api.call("PUT", "/v1.0/card/streaming", json=body)
 
     async def _finish_card(self, card_id: str, chunk: Chunk) -> None:
         body = {"outTrackId": card_id, "cardData": _card_data(_FINISHED, chunk.text)}
-        await self._call("PUT", "/v1.0/card/instances", body)
+        await self._api.call("PUT", "/v1.0/card/instances", json=body)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         name, suffix, data = file.name, file.suffix, await read_outgoing(file)
@@ -318,24 +316,20 @@ class DingTalkChannel(ChatChannel):
         emotion = {"emotionId": "2659900", "emotionName": emoji, "text": emoji, "backgroundId": "im_bg_1"}
         where = {**self._robot, "openConversationId": conversation, "openMsgId": message_id}
         body = {**where, "emotionType": 2, "emotionName": emoji, "textEmotion": emotion}
-        await self._call("POST", "/v1.0/robot/emotion/reply", body)
+        await self._api.call("POST", "/v1.0/robot/emotion/reply", json=body)
 
     async def _send(self, to: Address, key: str, parameters: Mapping[str, str]) -> str:
         """Send a message of a kind that DingTalk has for robots. Return its id."""
-        body = {**self._robot, "msgKey": key, "msgParam": json.dumps(parameters, ensure_ascii=False)}
+        path, chat = "oToMessages/batchSend", dict[str, Any](userIds=[to.chat_id])
         if to.chat_id.startswith(_GROUP):
-            group = to.chat_id.removeprefix(_GROUP)
-            answer = await self._call("POST", "/v1.0/robot/groupMessages/send", {**body, "openConversationId": group})
-        else:
-            answer = await self._call("POST", "/v1.0/robot/oToMessages/batchSend", {**body, "userIds": [to.chat_id]})
+            path, chat = "groupMessages/send", {"openConversationId": to.chat_id.removeprefix(_GROUP)}
+        body = {**self._robot, **chat, "msgKey": key, "msgParam": json.dumps(parameters, ensure_ascii=False)}
+        answer = await self._api.call("POST", f"/v1.0/robot/{path}", json=body)
         if answer.get("flowControlledStaffIdList"):
             raise RateLimitedError("DingTalk: too many messages to this person", _CODES.pause_s)
         if answer.get("invalidStaffIdList"):
             raise UndeliverableError(f"DingTalk: {_NO_SUCH_MEMBER} (invalidStaffIdList)")
         return answer.text("processQueryKey")
-
-    async def _call(self, method: str, path: str, body: Mapping[str, Any]) -> Payload:
-        return await self._api.call(method, path, json=body)
 
 
 def _card_data(status: str, text: str) -> dict[str, Any]:

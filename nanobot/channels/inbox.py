@@ -8,13 +8,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import NotConnectedError
-from nanobot.channels.media import Attachment, MediaStore, StoredAttachment, Transcriber, attachment_text
+from nanobot.channels.media import Attachment, MediaKind, MediaStore, StoredAttachment, Transcriber, attachment_text
 from nanobot.channels.status import ChannelStatus
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, least_trusted
@@ -43,46 +44,37 @@ async def until_saved(save: Callable[[], Awaitable[T]], waiting: str) -> T:
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
 
+@dataclass(slots=True)
 class Inbox:
     """Accepted messages of one channel, in order within each session."""
 
-    def __init__(
-        self,
-        channel: str,
-        bus: MessageBus,
-        status: ChannelStatus,
-        media: MediaStore,
-        download: Callable[[Attachment], AsyncIterator[bytes]],
-        transcribe: Transcriber | None = None,
-        bypasses_lane: Callable[[InboundMessage], bool] = lambda message: False,
-    ) -> None:
-        """`bypasses_lane`: whether the agent handles a message at once, even while its session is busy."""
-        self._channel = channel
-        self._bus = bus
-        self._status = status
-        self._media = media
-        self._download = download
-        self._transcribe = transcribe
-        self._bypasses_lane = bypasses_lane
-        self._waiting: dict[str, deque[InboundMessage]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+    channel: str
+    bus: MessageBus
+    status: ChannelStatus
+    media: MediaStore
+    download: Callable[[Attachment], AsyncIterator[bytes]]
+    transcribe: Transcriber | None = None
+    bypasses_lane: Callable[[InboundMessage], bool] = lambda message: False
+    """Whether the agent handles a message at once, even while its session is busy."""
+    _waiting: dict[str, deque[InboundMessage]] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def put(self, message: InboundMessage, attachments: Sequence[Attachment] = ()) -> bool:
         """Journal a message. Return True once it is on disk, False for a duplicate. Raises StorageError."""
         message.attachments = [asdict(attachment) for attachment in attachments]
-        is_free = message.session_key not in self._waiting or self._bypasses_lane(message)
+        is_free = message.session_key not in self._waiting or self.bypasses_lane(message)
         if is_free and not attachments:
-            return await self._bus.publish_inbound(message)
-        accepted = await self._bus.publish_inbound(message, is_ready=False)
+            return await self.bus.publish_inbound(message)
+        accepted = await self.bus.publish_inbound(message, is_ready=False)
         if accepted:
             self._add(message)
         return accepted
 
     def resume(self) -> None:
         """Continue with journaled messages that never reached the agent, oldest first."""
-        for message in self._bus.incomplete(self._channel):
-            if not message.attachments and self._bypasses_lane(message):
-                self._bus.release(message)
+        for message in self.bus.incomplete(self.channel):
+            if not message.attachments and self.bypasses_lane(message):
+                self.bus.release(message)
             else:
                 self._add(message)
 
@@ -100,7 +92,7 @@ class Inbox:
             self._waiting[key].append(message)
             return
         self._waiting[key] = deque([message])
-        task = asyncio.create_task(self._serve(key), name=f"{self._channel} attachments")
+        task = asyncio.create_task(self._serve(key), name=f"{self.channel} attachments")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -110,18 +102,18 @@ class Inbox:
             try:
                 await self._complete(waiting[0])
             except Exception:  # one bad attachment must not block its session for ever
-                log.exception("%s: delivering a message without all of its attachments", self._channel)
-            self._bus.release(waiting.popleft())
+                log.exception("%s: delivering a message without all of its attachments", self.channel)
+            self.bus.release(waiting.popleft())
         del self._waiting[key]
 
     async def _complete(self, message: InboundMessage) -> None:
         """Add each attachment to the message, saving the message after each one."""
-        attachments = [Attachment.from_json(payload) for payload in message.attachments]
+        attachments = [Attachment(**{**one, "kind": MediaKind(one["kind"])}) for one in message.attachments]
         for stored in await asyncio.gather(*map(self._fetch, attachments)):
             try:
-                text = await attachment_text(stored, self._transcribe)
+                text = await attachment_text(stored, self.transcribe)
             except Exception:  # an SDK may raise anything
-                log.exception("%s: a recording could not be transcribed", self._channel)
+                log.exception("%s: a recording could not be transcribed", self.channel)
                 text = stored.tag
             message.content = f"{message.content}\n{text}" if message.content else text
             if stored.path is not None:
@@ -129,17 +121,17 @@ class Inbox:
                 if stored.kind.may_quote_others:
                     message.provenance = least_trusted([message.provenance, Provenance.PERSON])
             del message.attachments[0]
-            waiting = f"{self._channel}: a message waits until its attachments can be saved"
-            await until_saved(lambda: finish(self._bus.save_inbound(message)), waiting)
+            waiting = f"{self.channel}: a message waits until its attachments can be saved"
+            await until_saved(lambda: finish(self.bus.save_inbound(message)), waiting)
 
     async def _fetch(self, attachment: Attachment) -> StoredAttachment:
         if attachment.is_here:
-            return attachment.to_stored()
+            return StoredAttachment(attachment.kind, None if attachment.path is None else Path(attachment.path))
         for wait_s in _LOST_WAITS_S:  # the connection may break meanwhile, or the channel be replaced
-            await self._status.connected.wait()
+            await self.status.connected.wait()
             try:
-                return await self._media.store(attachment, lambda: self._download(attachment))
+                return await self.media.store(attachment, lambda: self.download(attachment))
             except NotConnectedError as error:
-                log.warning("%s: a %s could not be downloaded yet: %s", self._channel, attachment.kind, error)
+                log.warning("%s: a %s could not be downloaded yet: %s", self.channel, attachment.kind, error)
             await asyncio.sleep(wait_s)
         return StoredAttachment(attachment.kind, None)

@@ -55,10 +55,6 @@ class _Outbox:
     task: "asyncio.Task[None] | None" = None
 
 
-async def _log_dead_letter(message: OutboundMessage, error: DeliveryFailedError) -> None:
-    log.error("a message to %s:%s was not delivered: %s", message.channel, message.chat_id, error)
-
-
 class ChannelManager:
     """Runs channels and sends outbound messages through them."""
 
@@ -77,7 +73,7 @@ class ChannelManager:
         self._channels = {channel.name: channel for channel in channels}
         self._bus = bus
         self._retries = retries or {}
-        self._dead_letter = dead_letter or _log_dead_letter
+        self._dead_letter = dead_letter
         self._retry_delays_s = retry_delays_s
         self._first_wait_s = first_wait_s
         self._max_throttled_s = max_throttled_s
@@ -173,12 +169,13 @@ class ChannelManager:
 
     async def drain(self) -> None:
         """Wait until no message is queued for a connected channel."""
-        while self._bus.outbound_size or any(self._can_send(name) for name, _, _ in self._outboxes):  # noqa: ASYNC110 only at the end
-            await asyncio.sleep(0.01)
 
-    def _can_send(self, name: str) -> bool:
-        channel = self._channels.get(name)
-        return channel is None or channel.is_running  # messages for a missing channel fail at once
+        def can_send(name: str) -> bool:
+            channel = self._channels.get(name)
+            return channel is None or channel.is_running  # messages for a missing channel fail at once
+
+        while self._bus.outbound_size or any(can_send(name) for name, _, _ in self._outboxes):  # noqa: ASYNC110 only at the end
+            await asyncio.sleep(0.01)
 
     def _put(self, tasks: asyncio.TaskGroup, message: OutboundMessage) -> None:
         key = (message.channel, message.chat_id, message.thread_id)
@@ -224,7 +221,10 @@ class ChannelManager:
         delays = deque(self._retry_delays_s[: self._retries.get(channel.name, len(self._retry_delays_s))])
         throttled, throttled_s = 0, 0.0
         while True:
-            await _wait_until_reachable(channel, message.chat_id)
+            try:
+                await contain_errors(channel.reachable(message.chat_id))
+            except Exception:  # a channel may raise anything; sending will show whether the chat is reachable
+                log.exception("%s: checking whether a chat is reachable failed", channel.name)
             await self._bus.record_sending(message)
             try:
                 async with asyncio.timeout(timeout_s := await asyncio.to_thread(_timeout_s, message.media)):
@@ -247,7 +247,7 @@ class ChannelManager:
                 await asyncio.sleep(self._first_wait_s)
                 continue
             except Exception as error:  # a channel may raise anything
-                may_have_arrived = isinstance(error, TimeoutError) or _may_have_arrived(error)
+                may_have_arrived = isinstance(error, TimeoutError) or getattr(error, "may_have_arrived", False)
                 if isinstance(error, NotConnectedError) and not may_have_arrived:
                     await asyncio.sleep(self._first_wait_s)  # the supervisor notices soon
                     continue
@@ -272,8 +272,10 @@ class ChannelManager:
         if channel is not None:
             channel.status.record_failed(reason)
         await self._bus.record_failed(message, error)
-        if message.kind.is_durable:
+        if message.kind.is_durable and self._dead_letter is not None:
             await self._dead_letter(message, error)
+        elif message.kind.is_durable:
+            log.error("%s", error)
 
 
 def _timeout_s(files: Sequence[str]) -> float:
@@ -283,17 +285,6 @@ def _timeout_s(files: Sequence[str]) -> float:
         with suppress(OSError, ValueError):  # a URL, or a file that has gone
             size += Path(path).stat().st_size
     return round(SEND_TIMEOUT_S + size / SLOWEST_UPLOAD)
-
-
-async def _wait_until_reachable(channel: BaseChannel, chat_id: str) -> None:
-    try:
-        await contain_errors(channel.reachable(chat_id))
-    except Exception:  # a channel may raise anything; sending will show whether the chat is reachable
-        log.exception("%s: checking whether a chat is reachable failed", channel.name)
-
-
-def _may_have_arrived(error: Exception) -> bool:
-    return isinstance(error, SendError) and error.may_have_arrived
 
 
 def _pop_merged(waiting: deque[OutboundMessage]) -> OutboundMessage:

@@ -1,5 +1,6 @@
-"""Stores incoming attachments and describes them to the model.
+"""Attachments: detects the kind of a file, stores what arrives, and describes it to the model.
 
+A kind follows from the first bytes, then from the name, then from the declared content type.
 Each file is in a folder of its own and keeps the name that the sender gave it, without characters that mean something
 to a path, a shell or a tag; its suffix follows its first bytes. Files appear atomically.
 """
@@ -13,23 +14,14 @@ import secrets
 import stat
 import unicodedata
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path, PureWindowsPath
-from typing import Any, Protocol
+from typing import Protocol
 
 from nanobot.channels.errors import NotConnectedError
-from nanobot.channels.media_kinds import (
-    HEAD_BYTES,
-    PARTIAL_SUFFIX,
-    MediaError,
-    MediaKind,
-    describe_reason,
-    detect_file_kind,
-    detect_suffix,
-    is_suffix,
-)
 from nanobot.errors import NanobotError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
@@ -37,6 +29,120 @@ from nanobot.utils.files import O_BINARY, PRIVATE_FILE, PRIVATE_FOLDER, make_pri
 from nanobot.utils.text import escape_brackets, human_size
 
 log = logging.getLogger(__name__)
+
+HEAD_BYTES = 64
+"""How many bytes the detection needs."""
+PARTIAL_SUFFIX = ".part"
+"""Suffix of an unfinished download."""
+
+
+class MediaKind(StrEnum):
+    IMAGE = "image"
+    VOICE = "voice"
+    AUDIO = "audio"
+    VIDEO = "video"
+    FILE = "file"
+
+    @property
+    def may_quote_others(self) -> bool:
+        """Whether the model reads content that may not be the sender's own. A voice message is the sender's."""
+        return self in (MediaKind.IMAGE, MediaKind.AUDIO)
+
+    @classmethod
+    def of_type(cls, content_type: str | None) -> "MediaKind":
+        """The kind for a declared content type, such as `image/png`; never VOICE."""
+        main = (content_type or "").partition("/")[0].lower()
+        return cls(main) if main in (cls.IMAGE, cls.AUDIO, cls.VIDEO) else cls.FILE
+
+
+class MediaError(NanobotError):
+    """An attachment cannot be stored or sent. The text says why."""
+
+
+_MAGIC: tuple[tuple["re.Pattern[bytes]", str, MediaKind], ...] = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), ".png", MediaKind.IMAGE),
+    (re.compile(rb"\xff\xd8\xff"), ".jpg", MediaKind.IMAGE),
+    (re.compile(rb"GIF8[79]a"), ".gif", MediaKind.IMAGE),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), ".webp", MediaKind.IMAGE),
+    (re.compile(rb"....ftyp(?:heic|heix|mif1)", re.DOTALL), ".heic", MediaKind.IMAGE),
+    (re.compile(rb"....ftypavif", re.DOTALL), ".avif", MediaKind.IMAGE),
+    (re.compile(rb"BM....\x00\x00\x00\x00", re.DOTALL), ".bmp", MediaKind.IMAGE),
+    (re.compile(rb"OggS"), ".ogg", MediaKind.AUDIO),
+    (re.compile(rb"RIFF....WAVE", re.DOTALL), ".wav", MediaKind.AUDIO),
+    (re.compile(rb"fLaC"), ".flac", MediaKind.AUDIO),
+    (re.compile(rb"ID3|\xff[\xfb\xf3\xf2]"), ".mp3", MediaKind.AUDIO),
+    (re.compile(rb"#!AMR"), ".amr", MediaKind.AUDIO),
+    (re.compile(rb"....ftypM4A", re.DOTALL), ".m4a", MediaKind.AUDIO),
+    (re.compile(rb"....ftypqt", re.DOTALL), ".mov", MediaKind.VIDEO),
+    (re.compile(rb"....ftyp", re.DOTALL), ".mp4", MediaKind.VIDEO),
+    (re.compile(rb"\x1a\x45\xdf\xa3"), ".webm", MediaKind.VIDEO),
+    (re.compile(rb"%PDF-"), ".pdf", MediaKind.FILE),
+)
+"""First bytes of formats that are unambiguous. Office files are zip files and keep the suffix of their name."""
+_CONTENT_TYPES = {
+    "image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp", "image/svg+xml": ".svg",
+    "audio/ogg": ".ogg", "audio/mpeg": ".mp3", "audio/mp4": ".m4a", "audio/wav": ".wav", "audio/webm": ".webm",
+    "audio/aac": ".aac", "audio/amr": ".amr", "video/mp4": ".mp4", "video/webm": ".webm", "video/quicktime": ".mov",
+    "application/pdf": ".pdf", "application/json": ".json", "application/zip": ".zip", "text/plain": ".txt",
+    "text/markdown": ".md", "text/csv": ".csv", "text/html": ".html", "text/calendar": ".ics",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
+}  # fmt: skip
+_BY_SUFFIX = {".svg": MediaKind.IMAGE, ".aac": MediaKind.AUDIO, ".opus": MediaKind.AUDIO}
+_SAFE_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}\Z")
+
+
+def detect_suffix(head: bytes, name: str | None, content_type: str | None) -> str:
+    """Return the suffix for a file with these first bytes, name and declared content type; `.bin` if unknown."""
+    for magic, known_suffix, _ in _MAGIC:
+        if magic.match(head):
+            return known_suffix
+    suffix = PureWindowsPath(name or "").suffix.lower()  # splits at both kinds of slashes
+    if is_suffix(suffix):
+        return suffix
+    declared = (content_type or "").partition(";")[0].strip().lower()
+    return _CONTENT_TYPES.get(declared, ".bin")
+
+
+def is_suffix(suffix: str) -> bool:
+    """Whether this is a suffix that a stored file may have."""
+    return bool(_SAFE_SUFFIX.match(suffix)) and suffix.lower() != PARTIAL_SUFFIX
+
+
+def detect_file_kind(path: Path, declared: MediaKind) -> MediaKind:
+    """`detect_kind` of a file; `declared` if it cannot be read. Blocking."""
+    try:
+        with open(path, "rb") as file:
+            return detect_kind(file.read(HEAD_BYTES), path.suffix.lower(), declared)
+    except OSError:
+        return declared
+
+
+def detect_kind(head: bytes, suffix: str, declared: MediaKind) -> MediaKind:
+    """Return the kind of a file with these first bytes and this suffix; `declared` is what the sender says.
+
+    A declared voice message stays one if the file has sound; a declared image that is none becomes FILE.
+    """
+    kind = next((kind for magic, _, kind in _MAGIC if magic.match(head)), kind_by_suffix(suffix))
+    if kind is None:
+        return MediaKind.FILE if declared is MediaKind.IMAGE else declared
+    if declared in {MediaKind.VOICE, MediaKind.AUDIO} and kind in {MediaKind.AUDIO, MediaKind.VIDEO}:
+        return declared  # recordings may use a video container
+    return declared if declared is MediaKind.VIDEO and kind is MediaKind.IMAGE else kind  # a GIF may be a video
+
+
+def kind_by_suffix(suffix: str) -> MediaKind | None:
+    """The kind by the suffix alone, or None if unknown."""
+    return next((kind for _, known_suffix, kind in _MAGIC if known_suffix == suffix), _BY_SUFFIX.get(suffix))
+
+
+def describe_reason(error: BaseException) -> str:
+    """Why a file could not be read or downloaded, in a few words."""
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
 
 _UNSAFE = re.compile(r"[^\w .,()+@~-]")
 """What a file name does not keep: it could end a tag, or mean something to a shell."""
@@ -51,8 +157,6 @@ _SLOWEST_DOWNLOAD = 128 * 1024
 
 
 class Transcriber(Protocol):
-    """Speech to text."""
-
     async def transcribe(self, path: Path) -> str:
         """Return the text of a recording. Raises NanobotError."""
         ...
@@ -100,13 +204,6 @@ class Attachment:
         """An attachment that arrived with its message."""
         return cls(stored.kind, is_here=True, path=None if stored.path is None else str(stored.path))
 
-    @classmethod
-    def from_json(cls, payload: Mapping[str, Any]) -> "Attachment":
-        return cls(**{**payload, "kind": MediaKind(payload["kind"])})
-
-    def to_stored(self) -> StoredAttachment:
-        return StoredAttachment(self.kind, None if self.path is None else Path(self.path))
-
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
@@ -138,8 +235,11 @@ class MediaStore:
 
         After a failure the result has no path. Raises NotConnectedError; safe to cancel.
         """
-        await self._sweep_sometimes()
-        stem = _stem(attachment)
+        if self._swept_at is None or self._clock.monotonic() - self._swept_at > _HOUR_S:
+            await self.sweep()
+        stem = secrets.token_hex(12)
+        if attachment.id:
+            stem = hashlib.sha256(attachment.id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
         lock = self._locks.setdefault(stem, asyncio.Lock())
         async with lock:
             try:
@@ -157,10 +257,6 @@ class MediaStore:
         self._swept_at = self._clock.monotonic()
         await asyncio.to_thread(_sweep, self._folder, self._limits, self._clock.now().timestamp())
 
-    async def _sweep_sometimes(self) -> None:
-        if self._swept_at is None or self._clock.monotonic() - self._swept_at > _HOUR_S:
-            await self.sweep()
-
     def _find(self, stem: str) -> Path | None:
         paths = [path for path in (self._folder / stem).glob("*") if path.is_file()]
         for path in paths[:1]:
@@ -170,7 +266,9 @@ class MediaStore:
     async def _download(self, attachment: Attachment, stem: str, chunks: Chunks) -> Path:
         self._check(attachment.size or 0)
         partial = self._folder / f"{stem}{PARTIAL_SUFFIX}"
-        descriptor = _open_partial(partial)  # in a thread, a file could come to be after this was cancelled
+        make_private_folder(self._folder)  # not in a thread: a file could come to be after this was cancelled
+        partial.unlink(missing_ok=True)  # left by a crash; the caller holds the lock of this name
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, PRIVATE_FILE)
         try:
             head = await self._receive(descriptor, chunks)
             path = self._folder / stem / file_name(attachment, head)
@@ -233,13 +331,6 @@ async def attachment_text(stored: StoredAttachment, transcriber: Transcriber | N
     return f"{stored.tag}\n[transcription: {escape_brackets(text)}]" if text else stored.tag
 
 
-def _stem(attachment: Attachment) -> str:
-    """The name of its folder: derived from the id if there is one, else random."""
-    if attachment.id:
-        return hashlib.sha256(attachment.id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
-    return secrets.token_hex(12)
-
-
 def file_name(attachment: Attachment, head: bytes) -> str:
     """The sender's name for a file with these first bytes, fit for a path; its kind if it has none."""
     suffix = detect_suffix(head, attachment.name, attachment.content_type)
@@ -251,12 +342,6 @@ def file_name(attachment: Attachment, head: bytes) -> str:
     if not name or _RESERVED.fullmatch(name):
         name = f"{attachment.kind}{f' {name}' if name else ''}"
     return f"{name}{suffix}"
-
-
-def _open_partial(path: Path) -> int:
-    make_private_folder(path.parent)
-    path.unlink(missing_ok=True)  # left by a crash; the caller holds the lock of this name
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, PRIVATE_FILE)
 
 
 def _sweep(folder: Path, limits: MediaLimits, now: float) -> None:

@@ -36,9 +36,8 @@ from nanobot.channels.errors import (
     UndeliverableError,
     require_settings,
 )
-from nanobot.channels.incoming import Incoming
+from nanobot.channels.incoming import Incoming, Payload
 from nanobot.channels.outgoing import Outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.rest import RestClient
 from nanobot.config.channels import MochatConfig
 from nanobot.markdown import Chunk, split_message
@@ -163,7 +162,6 @@ class MochatChannel(ChatChannel):
         return f"The token works. The agent is in {count} chats; write to it in one of them."
 
     async def _refresh(self) -> None:
-        """Look for new chats and panels."""
         listed = await self._api.ask("sessions/list", {})
         self.status.touch()
         for session in listed.parts("sessions"):

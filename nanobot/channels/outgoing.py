@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from nanobot.channels.errors import UndeliverableError
-from nanobot.channels.media_kinds import HEAD_BYTES, MediaError, MediaKind, describe_reason, detect_kind, kind_by_suffix
+from nanobot.channels.media import HEAD_BYTES, MediaError, MediaKind, describe_reason, detect_kind, kind_by_suffix
 from nanobot.utils.open_no_follow import open_no_follow
 from nanobot.utils.text import human_size
 
@@ -41,21 +41,17 @@ async def prepare_outgoing(source: str, *, largest: int) -> Outgoing:
     The agent's tools decide which paths it may name. Raises MediaError, with a text for the model, if the file is
     missing, not a regular file, empty or too large.
     """
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", source):
-        return _prepare_url(source)
-    return await asyncio.to_thread(_prepare_file, source, largest)
-
-
-def _prepare_url(url: str) -> Outgoing:
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", source):
+        return await asyncio.to_thread(_prepare_file, source, largest)
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(source)
         host = parts.hostname
     except ValueError:
         host = None
     if not host or parts.scheme.lower() not in {"http", "https"}:
-        raise MediaError(f"{url} cannot be sent. Name a file, or an http or https URL.")
+        raise MediaError(f"{source} cannot be sent. Name a file, or an http or https URL.")
     name = PurePosixPath(parts.path).name or host
-    return Outgoing(kind_by_suffix(PurePosixPath(name).suffix.lower()) or MediaKind.FILE, name, url=url)
+    return Outgoing(kind_by_suffix(PurePosixPath(name).suffix.lower()) or MediaKind.FILE, name, url=source)
 
 
 def open_outgoing(path: Path) -> BufferedReader:

@@ -8,10 +8,13 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.registry import CHANNELS
 from nanobot.config.channels import ChannelConfig, EmailConfig, MatrixConfig, WebSocketClient, WebSocketConfig
+
+if TYPE_CHECKING:
+    from nanobot.channels.base import ShowStep
 
 Values = dict[str, object]
 """Settings by attribute name of the config section."""
@@ -52,7 +55,7 @@ def _no_values(*_: object) -> Values:
     return {}
 
 
-OwnerValues = Callable[[str, ChannelConfig, ShowStep], Values]
+OwnerValues = Callable[[str, ChannelConfig, "ShowStep"], Values]
 """Takes the owner's id and the current section, and shows what the owner has to know."""
 
 
@@ -195,8 +198,10 @@ def _host_and_port(server: str) -> tuple[str, int]:
     return host, int(port or 0)
 
 
-def _client_with_token(name: str, section: ChannelConfig, show: ShowStep) -> Values:
+def _client_with_token(name: str, section: ChannelConfig, show: "ShowStep") -> Values:
     """A client with a random token, unless it exists already."""
+    from nanobot.channels.base import LoginStep  # the forms alone need no channel
+
     assert isinstance(section, WebSocketConfig)  # noqa: S101 narrows the type
     if name in section.clients:
         return {}
@@ -204,11 +209,6 @@ def _client_with_token(name: str, section: ChannelConfig, show: ShowStep) -> Val
     url = f"ws://{section.host}:{section.port}"
     show(LoginStep(f"{name} connects to {url} with this token, which is stored in the config:", code=token))
     return {"clients": section.clients | {name: WebSocketClient(token=token)}}
-
-
-def _mentions_only(_: Answers, section: ChannelConfig, __: bool) -> Values:
-    """A new WhatsApp channel answers in groups when it is mentioned; without the setting, old ones do always."""
-    return {} if section.enabled else {"group_policy": "mention"}
 
 
 PLATFORMS: tuple[PlatformSetup, ...] = (
@@ -277,7 +277,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         ),
         owner=_owner("Your open_id in this app, ou_", r"(?a)ou_\w+",
             "An open_id looks like ou_ and letters. Leave it empty if you do not know it."),
-        sign_in="nanobot.channels.feishu.registration:create_app",
+        sign_in="nanobot.channels.feishu.api:create_app",
         ways=(("create", "Create one with a QR code"), ("enter", "Enter the App ID of one that exists")),
     ),
     PlatformSetup(
@@ -337,7 +337,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         fields=(_secret("token", "Token", r"\S+", "A QR code gives you one."),),
         owner=_owner("Your ID at the bot, not your WeChat ID", r"\S+@im\.wechat",
             "It ends in @im.wechat. Leave it empty: WeChat shows it nowhere."),
-        sign_in="nanobot.channels.weixin.login:scan_code",
+        sign_in="nanobot.channels.weixin:scan_code",
         first_step="Write to ClawBot on {title}",
     ),
     PlatformSetup(
@@ -371,7 +371,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         fields=(),
         owner=_owner("Your own WhatsApp number, also if it is the one you linked", r"\+[0-9][0-9 ()./-]{6,30}",
             "A number has its country code, such as +49 151 12345678."),
-        derive_values=_mentions_only,
+        # a new channel answers in groups when it is mentioned; without the setting, old ones do always
+        derive_values=lambda _, section, __: {} if section.enabled else {"group_policy": "mention"},
         first_step="Write to your bot on {title} (to yourself, if it is your own number)",
         links_account=True,
     ),

@@ -32,11 +32,9 @@ from nanobot.channels.errors import (
     UndeliverableError,
     require_settings,
 )
-from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
+from nanobot.channels.media import Attachment, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.rest import RestClient, download
 from nanobot.channels.sockets import open_socket, read_messages
 from nanobot.config.channels import QQConfig

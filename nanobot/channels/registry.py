@@ -26,7 +26,6 @@ class ChannelSpec:
     title: str
     """The platform's display name."""
     class_name: str
-    """In its package, or `module:Class` there."""
     extra: str | None = None
     """The extra of the nanobot package with its SDK; None if no extra is needed."""
     packages: tuple[str, ...] = ()
@@ -43,8 +42,7 @@ class ChannelSpec:
     @property
     def target(self) -> str:
         """`module:Class`."""
-        module, _, name = self.class_name.rpartition(":")
-        return f"nanobot.channels.{self.name}{f'.{module}' if module else ''}:{name}"
+        return f"nanobot.channels.{self.name}:{self.class_name}"
 
     def is_group(self, chat_id: str) -> bool:
         """Whether this is the id of a group chat. False if the platform's ids do not tell."""
@@ -78,7 +76,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
         "email", "E-mail", "EmailChannel", "email", ("imap_tools", "aiosmtplib", "publicsuffixlist"),
         owners_are_known=False, has_buttons=False,
     ),
-    ChannelSpec("websocket", "WebSocket", "channel:WebSocketChannel", "websocket", ("websockets",)),
+    ChannelSpec("websocket", "WebSocket", "WebSocketChannel", "websocket", ("websockets",)),
 )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from nanobot.channels.errors import ErrorCode, ErrorCodes, NotConnectedError, RateLimitedError, SendError
-from nanobot.channels.media_kinds import MediaError
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
+from nanobot.channels.media import MediaError
 from nanobot.net.http import connection_error_reason, load_httpx, new_client, proxy_for, ssl_context
 
 load_httpx()  # without its command line
@@ -79,16 +79,6 @@ class RestClient(ABC):
             for client in [client for idle in clients.values() for client in idle]:
                 await client.aclose()
 
-    @asynccontextmanager
-    async def _borrow_client(self, url: str) -> AsyncIterator[httpx.AsyncClient]:
-        proxy = proxy_for(url)
-        idle = self._clients.setdefault((url.partition(":")[0], proxy), [])
-        client = idle.pop() if idle else new_client(await ssl_context(url), proxy)
-        try:
-            yield client
-        finally:
-            idle.append(client)
-
     @abstractmethod
     async def fetch_token(self) -> tuple[str, float]:
         """A new access token, and how long it is valid, in seconds. Raises ChannelSetupError if there is none."""
@@ -129,8 +119,14 @@ class RestClient(ABC):
         """Send a request to this path, or URL, without the token, like `request`."""
         url = path if path.startswith(("http://", "https://")) else f"{self.base}{path}"
         with as_send_errors(self.codes.platform):
-            async with self, self._borrow_client(url) as client:
-                response = await client.request(method, url, **{"timeout": _TIMEOUT, **request})
+            async with self:
+                proxy = proxy_for(url)
+                idle = self._clients.setdefault((url.partition(":")[0], proxy), [])
+                client = idle.pop() if idle else new_client(await ssl_context(url), proxy)
+                try:
+                    response = await client.request(method, url, **{"timeout": _TIMEOUT, **request})
+                finally:
+                    idle.append(client)
         answer = self._read(response)
         if answer.status == httpx.codes.TOO_MANY_REQUESTS or self.is_limited(answer.code):
             pause = next((response.headers[name] for name in _PAUSES if name in response.headers), "")

@@ -9,10 +9,9 @@ from pydantic import BaseModel, Field
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy
-from nanobot.channels.base import BaseChannel, ChannelServices
-from nanobot.channels.login import AskPerson, ShowStep, SignedIn
+from nanobot.channels.base import AskPerson, BaseChannel, ChannelServices, ShowStep, SignedIn
 from nanobot.channels.media import MediaStore
-from nanobot.channels.platforms import Answers, PlatformSetup
+from nanobot.channels.platforms import PlatformSetup
 from nanobot.channels.registry import create_channel, load_channel
 from nanobot.config.channels import ChannelConfig
 from nanobot.config.loader import change_config
@@ -79,20 +78,6 @@ def sdk_problem(name: str) -> str:
     return ""
 
 
-def check_answers(platform: PlatformSetup, section: ChannelConfig, given: Answers) -> Answers:
-    """Complete answers with the existing settings and the defaults. Raises NanobotError for one that is wrong."""
-    answers: dict[str, str] = {}
-    for one in platform.fields:
-        answer = given.get(one.name, "").strip()
-        current = str(getattr(section, one.name)) if one.suggest is None else one.suggest(answers, section, False)
-        if answer not in ("", current) and not one.accepts(answer):
-            raise NanobotError(f"{one.label}: {one.hint}")
-        if not answer and not one.is_set(section):
-            raise NanobotError(f"{one.label} is missing. {one.hint}")
-        answers[one.name] = answer or current
-    return answers
-
-
 SignIn = Callable[[ChannelConfig, ShowStep, AskPerson], Coroutine[Any, Any, SignedIn]]
 """Raises NanobotError, OSError; safe to cancel."""
 
@@ -142,7 +127,15 @@ async def read_form(
     if form.signs_in and (sign_in := load_sign_in(platform)) is not None:
         signed_in = await sign_in(section, show, ask)
         return ChannelSetup(platform, signed_in.values).with_owner(owner or signed_in.owner, section, show)
-    answers = check_answers(platform, section, form.answers)
+    answers: dict[str, str] = {}  # completed with the existing settings and the defaults
+    for one in platform.fields:
+        answer = form.answers.get(one.name, "").strip()
+        current = str(getattr(section, one.name)) if one.suggest is None else one.suggest(answers, section, False)
+        if answer not in ("", current) and not one.accepts(answer):
+            raise NanobotError(f"{one.label}: {one.hint}")
+        if not answer and not one.is_set(section):
+            raise NanobotError(f"{one.label} is missing. {one.hint}")
+        answers[one.name] = answer or current
     values: dict[str, object] = {one.name: answers[one.name] for one in platform.required if answers[one.name]}
     values |= {"consent_granted": True} if platform.consent else {}
     values |= platform.derive_values(answers, section, replaces)

@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from nanobot.channels.errors import NotConnectedError, SendError
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
 from nanobot.net.http import proxy_for, ssl_context
 from nanobot.utils.storage_error import os_reason
 

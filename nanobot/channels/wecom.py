@@ -31,11 +31,9 @@ from nanobot.channels.errors import (
     UndeliverableError,
     require_settings,
 )
-from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
+from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.rest import download
 from nanobot.channels.sockets import RequestSocket, open_socket, read_messages
 from nanobot.config.channels import WeComConfig

@@ -14,7 +14,12 @@ from nanobot.errors import NanobotError
 from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from nanobot.config.schema import Config
+    from nanobot.cron.service import CronService
+    from nanobot.runtime.build import Runtime
+    from nanobot.session.manager import SessionManager
 
 EXIT_INTERRUPTED = 130
 """The exit code after Ctrl+C."""
@@ -23,6 +28,7 @@ NO_GATEWAY = (
     "No gateway is running for {data}. Start one with `nanobot gateway`, or install it as a service with "
     "`nanobot gateway install`."
 )
+NO_API_KEY = "Make a key for each program: nanobot api key add NAME"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -60,8 +66,26 @@ class Setup:
 
     @property
     def paths(self) -> DataPaths:
-        """The paths of the data folder."""
         return DataPaths(self.data_dir)
+
+    def sessions(self) -> "SessionManager":
+        """The stored conversations."""
+        from nanobot.session.manager import SessionManager  # slow to import, as are the others
+
+        return SessionManager(self.workspace, old_folder=self.paths.legacy_sessions)
+
+    def jobs(self) -> "CronService":
+        """The jobs, for reading only."""
+        from nanobot.cron.service import CronService
+
+        file, zone = self.paths.jobs_file(self.workspace), self.config.agents.defaults.timezone
+        return CronService(file, timezone=zone, data_dir=self.data_dir)
+
+    def open_runtime(self, model: str | None = None) -> "AbstractAsyncContextManager[Runtime]":
+        """A bot in this process."""
+        from nanobot.runtime.build import build_runtime
+
+        return build_runtime(self.config, data_dir=self.data_dir, workspace=self.workspace, model=model)
 
     @classmethod
     def of(cls, config: "Config") -> "Setup":
@@ -88,7 +112,6 @@ def read_setup(*, warns: bool = True, secrets: bool = True) -> Setup:
 
 
 def get_data_paths() -> DataPaths:
-    """The data folder's paths, without reading the config."""
     return DataPaths(get_data_dir())
 
 

@@ -16,8 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from nanobot import __version__
-from nanobot.cli.output import print_error
-from nanobot.cli.terminal import Paint, is_terminal, strip_control, wants_colour
+from nanobot.cli.output import Paint, is_terminal, print_error, strip_control
 from nanobot.errors import NanobotError
 from nanobot.plugins import load
 
@@ -32,13 +31,13 @@ COMMANDS = {
     "gateway start": ("nanobot.cli.commands.gateway:start", "Start the service."),
     "gateway stop": ("nanobot.cli.commands.gateway:stop", "Shut the gateway down cleanly."),
     "gateway restart": ("nanobot.cli.commands.gateway:restart", "Shut the gateway down cleanly and start it again."),
-    "channels status": ("nanobot.cli.commands.channels:status", "Show the connection status of each channel."),
-    "channels login": ("nanobot.cli.commands.channels:login", "Set up a channel, or check one that is set up."),
-    "channels test": ("nanobot.cli.commands.channels:test", "Send a test message through a channel."),
-    "serve": ("nanobot.cli.commands.api:serve", "Run the HTTP API without chat apps and jobs."),
-    "api key add": ("nanobot.cli.commands.api:add", "Make a key for a program; it is printed once."),
-    "api key list": ("nanobot.cli.commands.api:list_", "List the keys of programs."),
-    "api key revoke": ("nanobot.cli.commands.api:revoke", "Revoke a key."),
+    "channels status": ("nanobot.cli.commands.gateway:channels_status", "Show the connection status of each channel."),
+    "channels login": ("nanobot.cli.setup.channels:login", "Set up a channel, or check one that is set up."),
+    "channels test": ("nanobot.cli.commands.gateway:channels_test", "Send a test message through a channel."),
+    "serve": ("nanobot.cli.commands.gateway:serve", "Run the HTTP API without chat apps and jobs."),
+    "api key add": ("nanobot.cli.commands.access:add_key", "Make a key for a program; it is printed once."),
+    "api key list": ("nanobot.cli.commands.access:list_keys", "List the keys of programs."),
+    "api key revoke": ("nanobot.cli.commands.access:revoke_key", "Revoke a key."),
     "web": ("nanobot.cli.commands.gateway:web", "Open the gateway's page in a browser, by a one-time link."),
     "send": ("nanobot.cli.commands.gateway:send", "Send a message through the running gateway."),
     "config get": ("nanobot.cli.commands.config:get", "Print one value, or the whole file; secrets are masked."),
@@ -46,13 +45,13 @@ COMMANDS = {
     "config edit": ("nanobot.cli.commands.config:edit", "Open the file in your editor; it is checked before saving."),
     "config path": ("nanobot.cli.commands.config:path", "Print where the file is."),
     "status": ("nanobot.cli.commands.status:status", "Show the configuration and where each value comes from."),
-    "doctor": ("nanobot.cli.commands.doctor:doctor", "Check the setup and its security; --fix repairs problems."),
-    "pairing list": ("nanobot.cli.commands.pairing:list_", "List paired people and pending codes."),
-    "pairing approve": ("nanobot.cli.commands.pairing:approve", "Approve the person who was shown this code."),
-    "pairing deny": ("nanobot.cli.commands.pairing:deny", "Reject a pairing code."),
-    "pairing revoke": ("nanobot.cli.commands.pairing:revoke", "Remove a paired person."),
-    "approvals list": ("nanobot.cli.commands.approvals:list_", "List permanent approvals and when they expire."),
-    "approvals forget": ("nanobot.cli.commands.approvals:forget", "Revoke a permanent approval."),
+    "doctor": ("nanobot.cli.doctor.command:doctor", "Check the setup and its security; --fix repairs problems."),
+    "pairing list": ("nanobot.cli.commands.access:list_people", "List paired people and pending codes."),
+    "pairing approve": ("nanobot.cli.commands.access:approve", "Approve the person who was shown this code."),
+    "pairing deny": ("nanobot.cli.commands.access:deny", "Reject a pairing code."),
+    "pairing revoke": ("nanobot.cli.commands.access:revoke", "Remove a paired person."),
+    "approvals list": ("nanobot.cli.commands.access:list_approvals", "List permanent approvals and when they expire."),
+    "approvals forget": ("nanobot.cli.commands.access:forget_approval", "Revoke a permanent approval."),
     "sessions list": ("nanobot.cli.commands.sessions:list_", "List all conversations, newest first."),
     "sessions show": ("nanobot.cli.commands.sessions:show", "Print one conversation."),
     "sessions search": ("nanobot.cli.commands.sessions:search", "Search all conversations for a text."),
@@ -61,8 +60,8 @@ COMMANDS = {
     "sessions delete": ("nanobot.cli.commands.sessions:delete", "Delete a conversation permanently."),
     "replay": ("nanobot.cli.commands.replay:replay", "Show a turn step by step; replay it with another model."),
     "provider list": ("nanobot.cli.commands.providers:list_", "List model providers: keys, base URLs, default models."),
-    "provider login": ("nanobot.cli.commands.login:login", "Log in to a provider that uses an account, not a key."),
-    "provider logout": ("nanobot.cli.commands.login:logout", "Delete the tokens of an account."),
+    "provider login": ("nanobot.cli.commands.providers:login", "Log in to a provider that uses an account, not a key."),
+    "provider logout": ("nanobot.cli.commands.providers:logout", "Delete the tokens of an account."),
     "cron list": ("nanobot.cli.commands.cron:list_", "List jobs and reminders, next to run first."),
     "cron add": ("nanobot.cli.commands.cron:add", "Add a job: once, at an interval, or by a cron expression."),
     "cron edit": ("nanobot.cli.commands.cron:edit", "Change what a job does, or when."),
@@ -89,11 +88,11 @@ COMMANDS = {
     "skills validate": ("nanobot.cli.commands.skills:validate", "Check a skill and report errors by line."),
     "skills remove": ("nanobot.cli.commands.skills:remove", "Remove a skill from the workspace."),
     "usage": ("nanobot.cli.commands.usage:usage", "Show tokens and cost: today, this month, and what is left."),
-    "mcp list": ("nanobot.cli.commands.mcp:list_", "List the configured MCP servers and their tools."),
-    "mcp add": ("nanobot.cli.commands.mcp:add", "Try an MCP server and add it."),
-    "mcp remove": ("nanobot.cli.commands.mcp:remove", "Remove an MCP server."),
-    "mcp test": ("nanobot.cli.commands.mcp:test", "Connect to an MCP server and list its tools."),
-    "tools list": ("nanobot.cli.commands.tools:list_", "List the tools the agent can call."),
+    "mcp list": ("nanobot.cli.commands.tools:list_servers", "List the configured MCP servers and their tools."),
+    "mcp add": ("nanobot.cli.commands.tools:add_server", "Try an MCP server and add it."),
+    "mcp remove": ("nanobot.cli.commands.tools:remove_server", "Remove an MCP server."),
+    "mcp test": ("nanobot.cli.commands.tools:test_server", "Connect to an MCP server and list its tools."),
+    "tools list": ("nanobot.cli.commands.tools:list_tools", "List the tools the agent can call."),
 }
 GROUPS = {
     "api": "The HTTP API for programs.",
@@ -234,7 +233,7 @@ class Help:
     epilog: str | None
 
     def get_help(self, ctx: Any) -> str:
-        paint = Paint(wants_colour(sys.stdout))
+        paint = Paint.on(sys.stdout)
         return _HEADING.sub(lambda heading: paint.bold(heading[0]), super().get_help(ctx))  # type: ignore[misc]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from nanobot.api.answers import error_response
 from nanobot.api.app import endpoints as api_endpoints
-from nanobot.api.errors import error_response
-from nanobot.api.services import ApiServices
+from nanobot.api.requests import ApiServices
 from nanobot.channels.webhooks import Webhooks
 from nanobot.gateway.health import metrics
 from nanobot.security.credentials import Credential, CredentialKind, HttpRole

@@ -13,10 +13,8 @@ from nanobot import __version__
 from nanobot.agent.feed import Feed
 from nanobot.agent.pipeline.turn import TurnOptions
 from nanobot.agent.tools.message import MessageTool
-from nanobot.api.options import turn_options
-from nanobot.api.services import ApiServices
-from nanobot.api.store import SCHEMA as API_SCHEMA
-from nanobot.api.store import ApiRequests
+from nanobot.api.requests import SCHEMA as API_SCHEMA
+from nanobot.api.requests import ApiRequests, ApiServices, turn_options
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.journal import SCHEMA as JOURNAL_SCHEMA
 from nanobot.bus.journal import Journal

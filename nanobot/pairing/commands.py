@@ -4,6 +4,7 @@ Owners can be made in the terminal only, so that a stolen phone cannot make one.
 """
 
 import asyncio
+from dataclasses import dataclass
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
@@ -17,12 +18,12 @@ WELCOME = "You are in. Write to me whenever you like; /help lists the commands."
 """What a person hears once an owner has let them in."""
 
 
+@dataclass(frozen=True, slots=True)
 class PairingCommands:
     """Runs `/pairing` and returns its answers."""
 
-    def __init__(self, store: PairingStore, bus: MessageBus) -> None:
-        self._store = store
-        self._bus = bus
+    store: PairingStore
+    bus: MessageBus
 
     async def answer(self, argument: str) -> str:
         """Run an owner's command and return the answer. Never raises: errors are returned as text."""
@@ -38,19 +39,19 @@ class PairingCommands:
             case ["approve", *code] if code:
                 return f"{await self.approve(' '.join(code))} may talk to me now."
             case ["deny", *code] if code:
-                return f"{await asyncio.to_thread(self._store.deny, ' '.join(code))} is denied."
+                return f"{await asyncio.to_thread(self.store.deny, ' '.join(code))} is denied."
             case ["revoke", channel, *sender] if sender:
                 channel, sender_id = channel.lower(), " ".join(sender)
-                role = await asyncio.to_thread(self._store.revoke, channel, sender_id)
+                role = await asyncio.to_thread(self.store.revoke, channel, sender_id)
                 return f"{sender_id} on {channel} is no longer paired (was: {role})."
         return "Use /pairing list, /pairing approve CODE, /pairing deny CODE or /pairing revoke CHANNEL ID."
 
     async def approve(self, code: str, *, owner: bool = False) -> Pending:
         """Approve the person with this code and tell them. Raises NanobotError."""
-        entry = await asyncio.to_thread(lambda: self._store.approve(code, owner=owner))
+        entry = await asyncio.to_thread(lambda: self.store.approve(code, owner=owner))
         if entry.chat_id:
             welcome = OutboundMessage(entry.channel, entry.chat_id, WELCOME, kind=OutboundKind.NOTICE)
-            await self._bus.publish_outbound(welcome)
+            await self.bus.publish_outbound(welcome)
         return entry
 
     async def refuse(self, channel: str, sender_id: str, command: str) -> str:
@@ -59,7 +60,7 @@ class PairingCommands:
         On a channel without an owner it offers a code to become one in the terminal.
         """
         refusal = f"Only an owner may use /{command}"
-        if self._store.people(channel).owners:
+        if self.store.people(channel).owners:
             return f"{refusal}."
         try:
             invitation = await finish(asyncio.to_thread(self._invite, channel, Sender.of(sender_id)))
@@ -69,19 +70,19 @@ class PairingCommands:
 
     def _list(self) -> str:
         """A line for each paired sender and each pending code."""
-        state, lines = self._store.load(), []
+        state, lines = self.store.load(), []
         for sender in state.paired():
             name, role = f" {sender.name}" if sender.name else "", " (owner)" if sender.is_owner else ""
             lines.append(f"{sender.channel}: {sender.sender_id}{name}{role}")
         for entry in state.pending.values():
-            name, age = f" {entry.name}" if entry.name else "", duration(self._store.now() - entry.created_at)
+            name, age = f" {entry.name}" if entry.name else "", duration(self.store.now() - entry.created_at)
             lines.append(f"{entry.channel}: {entry.sender_id}{name} waits with {entry.code}, since {age}")
         return "\n".join(lines) or "Nobody has paired, and no code is pending."
 
     def _invite(self, channel: str, sender: Sender) -> str:
-        if any(entry.is_from(sender) for entry in self._store.pending(channel)):
+        if any(entry.is_from(sender) for entry in self.store.pending(channel)):
             return "The code you were given is still valid."
-        entry = self._store.ask(channel, sender)
+        entry = self.store.ask(channel, sender)
         if entry is None:
             return f"Too many codes are pending; try again in {VALID_S // 60} minutes."
         return (

@@ -22,7 +22,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError, StorageError
 from nanobot.pairing.senders import Sender
-from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import PRIVATE_FILE, file_stamp, make_private_folder, write_atomic
 from nanobot.utils.locks import file_lock
@@ -38,10 +37,6 @@ MAX_PENDING = 20
 """Pending codes per channel."""
 REPLACEABLE_AFTER_S = 120
 """At the limit a new code replaces the oldest one, if that is at least this old, in seconds."""
-LONGEST_WAIT_S = 86_400
-"""Longest wait of a sender between two codes."""
-MAX_SENDERS = 1_000
-"""Senders remembered; beyond that the one with the oldest request is forgotten."""
 _SLACK_S = 60
 """How far the clock may be set back before pending codes become invalid."""
 
@@ -63,15 +58,11 @@ class UnknownCodeError(PairingError):
 
 
 class NotPairedError(PairingError):
-    """The sender is not paired."""
-
     def __init__(self, channel: str, sender_id: str) -> None:
         super().__init__(f"{sender_id!r} has not paired on {channel}. `nanobot pairing list` shows who has.")
 
 
 class Role(StrEnum):
-    """The role of a paired sender on a channel."""
-
     OWNER = "owner"
     PERSON = "person"
 
@@ -110,8 +101,6 @@ _Time = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A pending code."""
-
     channel: _Id
     sender_id: _Id
     created_at: _Time
@@ -127,11 +116,9 @@ class Pending:
         return f"{self.name or self.sender_id} on {self.channel}"
 
     def is_valid(self, now: float) -> bool:
-        """Whether the code may be used at this time."""
         return 0 < self.expires_at - now <= VALID_S + _SLACK_S
 
     def is_from(self, sender: Sender) -> bool:
-        """Whether this sender has the code."""
         return _key(self.sender_id) == sender.key
 
 
@@ -348,29 +335,6 @@ class PairingStore:
             if (text := state.to_json()) != before:
                 make_private_folder(self.path.parent)
                 write_atomic(self.path, text, mode=PRIVATE_FILE)
-
-
-class PairingRateLimiter:
-    """Doubles the wait before each further code of a sender. In memory: a restart resets it.
-
-    The first wait is as long as a code is valid, so that a person who missed it gets a second one at once, while a
-    crowd cannot keep using up the limited number of codes.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._senders: dict[str, tuple[int, float]] = {}
-        """The number of codes, and when the next one is allowed, by sender key."""
-
-    def may_request(self, sender: str) -> bool:
-        """Whether this sender may get a code now."""
-        return self._clock.monotonic() >= self._senders.get(sender, (0, 0.0))[1]
-
-    def record_code(self, sender: str) -> None:
-        """Record that this sender got a code."""
-        count, _ = self._senders.get(sender, (0, 0.0))
-        wait = min(VALID_S * 2 ** min(count, 20), LONGEST_WAIT_S)
-        put_bounded(self._senders, sender, (count + 1, self._clock.monotonic() + wait), MAX_SENDERS)
 
 
 def _log_changes(before: PairingState, after: PairingState) -> None:

@@ -111,7 +111,7 @@ def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> Inbo
         from nanobot.channels.registry import load_channel  # imported on first use
 
         load_channel("email")  # its error names the missing package
-        from nanobot.channels.email.reading import MailReader
+        from nanobot.channels.email.mailbox import MailReader
 
         return MailReader(lambda: config.channels.email, find_zone(config.agents.defaults.timezone))
 

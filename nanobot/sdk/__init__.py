@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nanobot.agent.hooks import Hook
 from nanobot.sdk.bot import Nanobot
 from nanobot.sdk.result import ApprovalRequest, Call, OutputInvalid, RunResult, Step, TurnFailed, Usage
-from nanobot.sdk.stream import RunStream
+from nanobot.sdk.run import RunStream
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.base import ToolContext

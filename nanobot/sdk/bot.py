@@ -11,10 +11,8 @@ from nanobot.agent.events import Answer
 from nanobot.agent.hooks import Hook
 from nanobot.config.paths import DataPaths, absolute, get_config_path, get_data_dir
 from nanobot.errors import NanobotError
-from nanobot.sdk.aliases import OriginalStream
-from nanobot.sdk.request import Approve, RunOptions, RunRequest, Watcher, split_hooks
 from nanobot.sdk.result import RunResult
-from nanobot.sdk.stream import Backend, RunStream
+from nanobot.sdk.run import Approve, Backend, OriginalStream, RunOptions, RunRequest, RunStream, Watcher, split_hooks
 from nanobot.utils.aio import finish
 
 if TYPE_CHECKING:

@@ -90,8 +90,7 @@ def as_tool(given: Tool | Callable[..., Any]) -> Tool:
         return given
     if not callable(given):
         raise TypeError(f"{given!r} is no tool: pass a function, or an object of the class Tool.")
-    settings = getattr(given, _SETTINGS, ToolSettings())
-    return (_ReadingFunction if settings.read_only else FunctionTool)(given, settings)
+    return FunctionTool(given, getattr(given, _SETTINGS, ToolSettings()))
 
 
 class FunctionTool(Tool):
@@ -100,6 +99,8 @@ class FunctionTool(Tool):
     def __init__(self, function: Callable[..., Any], settings: ToolSettings) -> None:
         self._function = function
         self._settings = settings
+        if settings.read_only:
+            self.effect = Effect.READ
         self.name = getattr(function, "__name__", type(function).__name__)
         if not _NAME.fullmatch(self.name) or isinstance(function, functools.partial):
             raise TypeError(f"{function!r} has no name for a model: pass a function defined with `def`.")
@@ -195,10 +196,6 @@ def _show(image: Image, folder: Path) -> ToolResult:
     text = f"A picture of {width} x {height} pixels."
     picture = {"type": "image_url", "image_url": {"url": str(copy)}}
     return ToolResult([{"type": "text", "text": text}, picture], display=text)
-
-
-class _ReadingFunction(FunctionTool):
-    effect = Effect.READ
 
 
 class _WithoutTitles(GenerateJsonSchema):

@@ -18,12 +18,10 @@ from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMProvider, call_context
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.sdk.functions import as_tool
-from nanobot.sdk.request import RunRequest
+from nanobot.sdk.run import RunRequest
 
 
 class LocalBot:
-    """Runs turns in this process."""
-
     def __init__(self, runtime: Runtime, tools: Sequence[Tool | Callable[..., Any]]) -> None:
         """Raises ValueError for a tool that has the name of another one."""
         self.runtime = runtime

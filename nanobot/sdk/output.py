@@ -44,7 +44,6 @@ class OutputFormat:
             raise TypeError(f"output={wanted!r} has no JSON schema: {error}") from error
 
     def describe(self) -> str:
-        """Describe the form for the model."""
         form = "the value itself, without quotes" if self._is_text else "JSON that fits the schema"
         return _FORMAT.format(form=form, schema=json.dumps(self.schema, ensure_ascii=False))
 

@@ -16,7 +16,7 @@ from nanobot.agent.events import Answer, ApprovalAsked, EventSink, TurnEvent
 from nanobot.agent.remote_turn import RemoteTurn, follow_turn, socket_frames, stop_turn
 from nanobot.errors import NanobotError
 from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError, ask, connect
-from nanobot.sdk.request import RunRequest
+from nanobot.sdk.run import RunRequest
 
 if TYPE_CHECKING:
     import httpx

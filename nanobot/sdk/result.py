@@ -29,7 +29,6 @@ class Usage:
 
     @classmethod
     def of(cls, usage: Mapping[str, int]) -> "Usage":
-        """Parse the usage of an event."""
         return cls(**{name: usage.get(name, 0) for name in cls.__dataclass_fields__})
 
     @property
@@ -191,7 +190,6 @@ class ApprovalRequest:
 
     @classmethod
     def of(cls, event: ApprovalAsked, session: str) -> "ApprovalRequest":
-        """Make the request of an event."""
         return cls(
             event.name, event.arguments, event.text, event.reaches, event.source, event.may_always, session,
             event.turn_id,

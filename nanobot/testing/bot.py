@@ -17,15 +17,7 @@ from nanobot.bus.events import InboundMessage, MenuEntry
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
-from nanobot.providers.base import (
-    Delta,
-    Finished,
-    LLMProvider,
-    LLMResponse,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallRequest,
-)
+from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, ReasoningDelta, TextDelta, ToolCallRequest
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.session.types import Session
 from nanobot.utils.clock import Clock

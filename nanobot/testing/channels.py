@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind
 from nanobot.bus.journal import InboundState
 from nanobot.channels.status import ChannelState
-from nanobot.testing.checks import Check, captured_logs
+from nanobot.testing.checks import Check, captured_logs, checks_of
 from nanobot.testing.live_channel import LiveChannel, delta, live, turn_of, until
 from nanobot.testing.platform import Platform
 
@@ -77,16 +77,13 @@ def channel_rows() -> dict[str, Row]:
 
 def channel_checks(platform: type[Platform]) -> list[Check]:
     """The checks for a channel on this platform."""
-    return [
-        Check(name.replace(" ", "_"), partial(_run, platform, row), lacking(platform, row))
-        for name, row in channel_rows().items()
-    ]
 
+    async def run_check(row: Row, folder: Path) -> None:
+        (own := folder / "platform").mkdir()
+        async with platform(own).open() as opened:
+            await row(opened, folder)
 
-async def _run(platform: type[Platform], row: Row, folder: Path) -> None:
-    (own := folder / "platform").mkdir()
-    async with platform(own).open() as opened:
-        await row(opened, folder)
+    return checks_of(globals(), run_check, partial(lacking, platform))
 
 
 def words(number: int) -> list[str]:

@@ -7,10 +7,13 @@ def test_the_tool(check, tmp_path):
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from logging.handlers import BufferingHandler
 from pathlib import Path
+from typing import Any
 from unittest import SkipTest
 
 
@@ -37,25 +40,25 @@ class Check:
         return self.name
 
 
-class _Recorder(logging.Handler):
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
+def checks_of(
+    module: Mapping[str, Any], run: Callable[[Any, Path], Awaitable[None]], skip: Callable[[Any], str] = lambda test: ""
+) -> list[Check]:
+    """A check for each function of a module (its `globals()`) whose name begins with `test_`. `run` calls it."""
+    tests = {name.removeprefix("test_"): test for name, test in module.items() if name.startswith("test_")}
+    return [Check(name, partial(run, test), skip(test)) for name, test in tests.items()]
 
 
 @contextmanager
 def captured_logs(level: int) -> Iterator[list[logging.LogRecord]]:
     """Collect what nanobot logs at this level and above, until the block ends."""
-    handler = _Recorder(level)
+    handler = BufferingHandler(1_000_000)
+    handler.setLevel(level)
     log = logging.getLogger("nanobot")
     before = log.level
     log.addHandler(handler)
     log.setLevel(level)
     try:
-        yield handler.records
+        yield handler.buffer
     finally:
         log.setLevel(before)
         log.removeHandler(handler)

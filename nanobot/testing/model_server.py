@@ -57,17 +57,8 @@ class Say(Step):
     """Number of deltas in which the text is streamed."""
 
 
-@dataclass(init=False)
 class Calls(Step):
     """Call tools, all in one step. Arguments that are a text are sent unchanged, so they may be broken JSON."""
-
-    calls: list[tuple[str, Any]]
-    text: str
-    reasoning: str
-    finish: str
-    ids: list[str] | None
-    usage: Usage
-    pieces: int
 
     def __init__(
         self,
@@ -244,7 +235,7 @@ class FakeModels:
         return self
 
     def __exit__(self, *args: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
     @property
@@ -287,9 +278,6 @@ class FakeModels:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
-    def _stop(self) -> None:
-        self._loop.stop()
-
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open_connections += 1
         self.connections += 1
@@ -319,7 +307,7 @@ class FakeModels:
             else:
                 await self._answer_get(path, writer)
             return True
-        formats: dict[str, type[_Format]] = {
+        formats: dict[str, type[_OpenAI]] = {
             "/chat/completions": _OpenAI,
             "/responses": Responses,
             "/messages": _Anthropic,
@@ -345,7 +333,7 @@ class FakeModels:
         await _send_json(writer, 200 if answer else 404, answer or {"error": "not found"})
 
     async def _chat(
-        self, request: Request, wire: "_Format", writer: asyncio.StreamWriter, reader: asyncio.StreamReader
+        self, request: Request, wire: "_OpenAI", writer: asyncio.StreamWriter, reader: asyncio.StreamReader
     ) -> bool:
         try:
             body = request.json
@@ -363,7 +351,7 @@ class FakeModels:
         step = self._steps.popleft() if self._steps else self.default
         return await self._play(step, body, wire, writer, reader)
 
-    async def _reject_key(self, wire: "_Format", request: Request, writer: asyncio.StreamWriter) -> None:
+    async def _reject_key(self, wire: "_OpenAI", request: Request, writer: asyncio.StreamWriter) -> None:
         message = f"Incorrect API key provided: {wire.key(request)}."
         await _send_json(writer, 401, wire.error(Fail(401, message, "invalid_api_key", "authentication_error")))
 
@@ -371,7 +359,7 @@ class FakeModels:
         self,
         step: Step,
         body: dict[str, Any],
-        wire: "_Format",
+        wire: "_OpenAI",
         writer: asyncio.StreamWriter,
         reader: asyncio.StreamReader,
     ) -> bool:
@@ -481,32 +469,6 @@ async def _stream(
     return True
 
 
-class _Format:
-    """The format of one API."""
-
-    def __init__(self, server: FakeModels) -> None:
-        self.server = server
-
-    def key(self, request: Request) -> str:
-        raise NotImplementedError
-
-    def check(self, body: dict[str, Any]) -> Fail | None:
-        raise NotImplementedError
-
-    def error(self, fail: Fail) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def plain(self, step: Say | Calls, body: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def stream(self, step: Say | Calls, body: dict[str, Any]) -> Iterator[bytes]:
-        raise NotImplementedError
-
-    def cut(self, chunks: list[bytes]) -> list[bytes]:
-        """The chunks of a streamed response before its end."""
-        raise NotImplementedError
-
-
 def _pieces(text: str, count: int) -> list[str]:
     size = max(1, -(-len(text) // max(1, count)))
     return [text[start : start + size] for start in range(0, len(text), size)]
@@ -516,7 +478,12 @@ def _argument_text(arguments: object) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-class _OpenAI(_Format):
+class _OpenAI:
+    """Chat completions, and what the other formats have of them."""
+
+    def __init__(self, server: FakeModels) -> None:
+        self.server = server
+
     def key(self, request: Request) -> str:
         return request.headers.get("authorization", "").removeprefix("Bearer ")
 
@@ -576,6 +543,7 @@ class _OpenAI(_Format):
         yield b"data: [DONE]\n\n"
 
     def cut(self, chunks: list[bytes]) -> list[bytes]:
+        """The chunks of a streamed response before its end."""
         return [chunk for chunk in chunks if b'"finish_reason": null' in chunk]
 
     def _head(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -592,6 +560,7 @@ def _ids(step: Calls) -> list[str]:
     return step.ids or [f"call_{index}" for index in range(len(step.calls))]
 
 
+_ANTHROPIC_USAGE = {"input_tokens": 8, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 0}
 _EMPTY: dict[str, dict[str, Any]] = {
     "thinking": {"thinking": "", "signature": ""},
     "text": {"text": ""},
@@ -599,7 +568,7 @@ _EMPTY: dict[str, dict[str, Any]] = {
 }
 
 
-class _Anthropic(_Format):
+class _Anthropic(_OpenAI):
     def key(self, request: Request) -> str:
         return request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
 
@@ -635,25 +604,19 @@ class _Anthropic(_Format):
             **self._message(body),
             "content": self._blocks(step),
             "stop_reason": self._stop_reason(step),
-            "usage": {
-                "input_tokens": 8,
-                "cache_read_input_tokens": 4,
-                "cache_creation_input_tokens": 0,
-                "output_tokens": 5,
-            },
+            "usage": {**_ANTHROPIC_USAGE, "output_tokens": 5},
         }
 
     def _message(self, body: dict[str, Any]) -> dict[str, Any]:
-        usage = {"input_tokens": 8, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 0, "output_tokens": 1}
         head = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], "content": []}
-        return {**head, "stop_reason": None, "stop_sequence": None, "usage": usage}
+        return {**head, "stop_reason": None, "stop_sequence": None, "usage": {**_ANTHROPIC_USAGE, "output_tokens": 1}}
 
     def stream(self, step: Say | Calls, body: dict[str, Any]) -> Iterator[bytes]:
-        yield self._event("message_start", message=self._message(body))
-        yield self._event("ping")
+        yield responses_event("message_start", message=self._message(body))
+        yield responses_event("ping")
         for index, block in enumerate(self._blocks(step)):
             kind = block["type"]
-            yield self._event("content_block_start", index=index, content_block={**block, **_EMPTY[kind]})
+            yield responses_event("content_block_start", index=index, content_block={**block, **_EMPTY[kind]})
             if kind == "tool_use":
                 deltas: list[dict[str, Any]] = [
                     {"type": "input_json_delta", "partial_json": piece}
@@ -664,17 +627,14 @@ class _Anthropic(_Format):
             if kind == "thinking":
                 deltas.append({"type": "signature_delta", "signature": block["signature"]})
             for delta in deltas:
-                yield self._event("content_block_delta", index=index, delta=delta)
-            yield self._event("content_block_stop", index=index)
+                yield responses_event("content_block_delta", index=index, delta=delta)
+            yield responses_event("content_block_stop", index=index)
         end = {"stop_reason": self._stop_reason(step), "stop_sequence": None}
-        yield self._event("message_delta", delta=end, usage={"output_tokens": 5})
-        yield self._event("message_stop")
+        yield responses_event("message_delta", delta=end, usage={"output_tokens": 5})
+        yield responses_event("message_stop")
 
     def cut(self, chunks: list[bytes]) -> list[bytes]:
         return [chunk for chunk in chunks if b"message_delta" not in chunk and b"_stop" not in chunk]
-
-    def _event(self, kind: str, **fields: Any) -> bytes:
-        return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
 class Responses(_OpenAI):
@@ -766,5 +726,5 @@ class Responses(_OpenAI):
 
 
 def responses_event(kind: str, **fields: Any) -> bytes:
-    """One event of a Responses stream."""
+    """One event of a stream of Responses, or of messages."""
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()

@@ -189,11 +189,7 @@ _RESPONSES_FIELDS = {
     *("model", "instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "store", "stream"),
     *("include", "prompt_cache_key", "text", "max_output_tokens", "temperature", "top_p", "metadata"),
 }
-_RESPONSES_BLOCKS = {
-    "user": {"input_text", "input_image"},
-    "developer": {"input_text"},
-    "assistant": {"output_text"},
-}
+_RESPONSES_BLOCKS = {"user": {"input_text", "input_image"}, "developer": {"input_text"}, "assistant": {"output_text"}}
 _ENCRYPTED = re.compile(r"enc-[0-9a-f]{16}-\d+\Z")
 
 

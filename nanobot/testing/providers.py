@@ -14,14 +14,13 @@ messages. For another API pass a server of your own that plays the same steps.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, Finished, LLMProvider, ReasoningDelta, TextDelta, ToolCallDelta
 from nanobot.providers.errors import RateLimitedError
-from nanobot.testing.checks import Check
+from nanobot.testing.checks import Check, checks_of
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Hang, Plain, Say, Step
 
 HELLO: list[ChatMessage] = [{"role": "user", "content": "hello"}]
@@ -51,8 +50,7 @@ def provider_checks(
             finally:
                 await provider.close()
 
-    checks = {name: check for name, check in globals().items() if name.startswith("test_")}
-    return [Check(name.removeprefix("test_"), partial(run_check, check)) for name, check in checks.items()]
+    return checks_of(globals(), run_check)
 
 
 @dataclass(frozen=True)

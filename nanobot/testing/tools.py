@@ -10,7 +10,6 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.bus.events import Address
 from nanobot.messages.types import Provenance
-from nanobot.testing.checks import Check
+from nanobot.testing.checks import Check, checks_of
 from nanobot.utils.clock import FrozenClock
 
 JUNK: tuple[Any, ...] = (
@@ -74,11 +73,7 @@ def tool_checks(
         await check(ToolUnderTest(tool, registry, context, arguments))
 
     skipped = {test_whatever_the_arguments_are_there_is_a_result: "it takes anything"} if takes_anything else {}
-    checks = {name: check for name, check in globals().items() if name.startswith("test_")}
-    return [
-        Check(name.removeprefix("test_"), partial(run_check, check), skipped.get(check, ""))
-        for name, check in checks.items()
-    ]
+    return checks_of(globals(), run_check, lambda test: skipped.get(test, ""))
 
 
 async def test_its_schema_is_a_json_schema_of_an_object(subject: ToolUnderTest) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nanobot.channels.login import LoginStep, qr_rows
+from nanobot.channels.base import LoginStep
 from nanobot.channels.platforms import PlatformSetup, SetupField, find_platform
 from nanobot.channels.registry import CHANNELS
 from nanobot.channels.setup import SetupForm, can_start, load_sign_in, read_form, sdk_problem, try_form
@@ -19,6 +19,7 @@ from nanobot.errors import NanobotError
 from nanobot.net import sse
 from nanobot.security.http_access import HttpError, event_stream, route
 from nanobot.utils.aio import contain_errors
+from nanobot.utils.qr_code import qr_rows
 from nanobot.utils.storage_error import error_text
 from nanobot.webui.services import WebServices
 from nanobot.webui.view import WebView
@@ -53,8 +54,6 @@ class _Login:
 
 
 class ChannelsView(WebView):
-    """The chat apps."""
-
     def __init__(self, services: WebServices) -> None:
         super().__init__(services)
         self._logins: dict[str, _Login] = {}

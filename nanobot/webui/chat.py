@@ -1,17 +1,24 @@
-"""Chatting: the messages of a session, new ones, stop, and answers to approval questions."""
+"""Chatting: the messages of a session and their files, new ones, stop, and answers to approval questions."""
 
 import asyncio
+import hashlib
+import mimetypes
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
 
 from nanobot.agent.commands.help import TERMINAL_ONLY
 from nanobot.agent.engine.interruption import is_continuation
 from nanobot.agent.events import Answer
 from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.events import WEB_CHANNEL, InboundMessage
+from nanobot.channels.media import Attachment, MediaKind, MediaLimits, detect_file_kind, kind_by_suffix
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
 from nanobot.providers.base import parse_arguments
@@ -20,11 +27,16 @@ from nanobot.session.lines import parse_time
 from nanobot.session.types import Session
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.usage.sums import turn_sums
+from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.database import reading
-from nanobot.webui.files import FilesView
+from nanobot.utils.text import human_size
 from nanobot.webui.services import WebServices
 from nanobot.webui.view import WebView
 
+_MAX_KNOWN = 20_000
+_DAY_S = 86_400
+INLINE_PICTURES = (".avif", ".bmp", ".gif", ".jpg", ".jpeg", ".png", ".webp")
+"""Pictures that a browser may show. An SVG can hold scripts."""
 _MAX_ROWS = 200
 _MAX_FILES = 10
 _TRANSCRIPTION = re.compile(r"^\[transcription: (.*)\]$", re.MULTILINE)
@@ -52,11 +64,14 @@ class _NewAnswer(BaseModel):
 
 
 class ChatView(WebView):
-    """A chat."""
+    """A chat. Only files that a message names, or that were uploaded, have an id."""
 
-    def __init__(self, services: WebServices, files: FilesView) -> None:
+    def __init__(self, services: WebServices) -> None:
         super().__init__(services)
-        self._files = files
+        self._known: dict[str, Path] = {}
+        """Files by their ids."""
+        self._unused: dict[Path, float] = {}
+        """Uploads that no message has named yet, and when they came."""
 
     @route("GET", "/api/sessions/{key:path}/rows")
     async def rows(
@@ -95,7 +110,7 @@ class ChatView(WebView):
         """Accept a message: it is on disk before the answer, and heard once however often it is sent."""
         if not body.text.strip() and not body.files:
             raise HttpError(400, "A message needs text or a file.")
-        attachments = [await asyncio.to_thread(self._files.attachment, each) for each in body.files]
+        attachments = [await asyncio.to_thread(self._attachment, each) for each in body.files]
         if (branch := body.branch_from) is not None:
             await self._branch(branch, key)
         address = await asyncio.to_thread(self._address, key)
@@ -154,7 +169,7 @@ class ChatView(WebView):
         if "media" not in event:
             return event
         media = event.pop("media")
-        return {**event, **_with_files(event.get("text", ""), media), "files": list(map(self._files.describe, media))}
+        return {**event, **_with_files(event.get("text", ""), media), "files": list(map(self._describe, media))}
 
     def row(self, number: int, row: ChatMessage) -> dict[str, Any]:
         """A stored message as the page shows it."""
@@ -174,7 +189,7 @@ class ChatView(WebView):
             shown["continues"] = True
         shown |= _with_files(visible_text(row), media)
         if media:
-            shown["files"] = list(map(self._files.describe, media))
+            shown["files"] = list(map(self._describe, media))
         if reasoning := row.get("reasoning_content"):
             shown["reasoning"] = reasoning
         if calls := row.get("tool_calls"):
@@ -194,8 +209,76 @@ class ChatView(WebView):
         workspace = self.runtime.workspace.resolve()
         media = arguments.get("media")
         paths = [(workspace / str(path)).resolve() for path in (media if isinstance(media, list) else ())]
-        files = [self._files.describe(str(path)) for path in paths if path.is_relative_to(workspace)]
+        files = [self._describe(str(path)) for path in paths if path.is_relative_to(workspace)]
         return {"text": arguments.get("content"), "files": files}
+
+    def _describe(self, path: str) -> dict[str, Any]:
+        """A file as the page shows it: `{id, name, kind, size}`, or `{url, name}` for a file elsewhere."""
+        if path.startswith(("https://", "http://")):
+            return {"url": path, "name": path.rpartition("/")[2] or path}
+        file = Path(path)
+        file_id = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        put_bounded(self._known, file_id, file, _MAX_KNOWN)
+        shown = {"name": file.name, "kind": kind_by_suffix(file.suffix.lower()) or MediaKind.FILE}
+        try:
+            return {"id": file_id, **shown, "size": file.stat().st_size}
+        except OSError:
+            return {**shown, "is_gone": True}
+
+    def _attachment(self, file_id: str) -> Attachment:
+        """The file of this id, as an attachment. Raises HttpError."""
+        path = self._path(file_id)
+        self._unused.pop(path, None)
+        kind = detect_file_kind(path, kind_by_suffix(path.suffix.lower()) or MediaKind.FILE)
+        return Attachment(kind, is_here=True, path=str(path))
+
+    def _path(self, file_id: str) -> Path:
+        path = self._known.get(file_id)
+        if path is None or not path.is_file():
+            raise HttpError(404, "This file is not kept any more. Attach it again.")
+        return path
+
+    @route("POST", "/api/files", status=201)
+    async def upload(self, request: Request) -> Any:
+        """Store the body of the request as a file."""
+        headers, largest = request.headers, MediaLimits().largest
+        name, content_type = unquote(headers.get("x-file-name", ""))[:200] or None, headers.get("content-type", "")
+        size = int(length) if (length := headers.get("content-length", "")).isdecimal() else None
+        if size is not None and size > largest:
+            raise HttpError(413, f"A file may have at most {human_size(largest)}.")
+        attachment = Attachment(MediaKind.of_type(content_type), name=name, content_type=content_type, size=size)
+        stored = await self.services.channel.services.media.store(attachment, request.stream)
+        if stored.path is None:
+            raise HttpError(400, "The file could not be stored: it is empty, too large, or the disk refuses it.")
+        await asyncio.to_thread(self._add_unused, stored.path)
+        return {**self._describe(str(stored.path)), "kind": stored.kind}
+
+    def _add_unused(self, path: Path) -> None:
+        """Note an upload, and delete those that were not used for a day."""
+        now = self.runtime.clock.now().timestamp()
+        for old in [each for each, came_at in self._unused.items() if now - came_at > _DAY_S]:
+            old.unlink(missing_ok=True)
+            del self._unused[old]
+        self._unused[path] = now
+
+    @route("GET", "/api/files/{file}")
+    def download(self, file: str) -> Response:
+        """A file. What could run scripts in the page's origin is only offered for saving."""
+        path = self._path(file)
+        content_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        is_inline = path.name.lower().endswith(INLINE_PICTURES) or content_type.startswith(("audio/", "video/"))
+        return FileResponse(
+            path,
+            filename=path.name,
+            media_type=content_type if is_inline else "application/octet-stream",
+            content_disposition_type="inline" if is_inline else "attachment",
+            headers={
+                "Cache-Control": "private, max-age=86400",
+                "Content-Security-Policy": "sandbox; default-src 'none'",
+                "X-Content-Type-Options": "nosniff",
+                "Cross-Origin-Resource-Policy": "same-origin",
+            },
+        )
 
 
 def _with_files(text: str, media: list[str]) -> dict[str, Any]:

@@ -48,8 +48,6 @@ class _JobChange(_When):
 
 
 class JobsView(WebView):
-    """The jobs view."""
-
     @route("GET", "/api/jobs")
     async def list_all(self) -> Any:
         """All jobs, next to run first, with a description of the schedule and the next runs (Unix milliseconds)."""
@@ -79,7 +77,6 @@ class JobsView(WebView):
 
     @route("GET", "/api/jobs/history")
     def history(self, job: str = "") -> Any:
-        """Past runs, newest first."""
         return {"runs": [row.to_json() for row in self.runtime.cron().history(job or None)[: -_MAX_HISTORY - 1 : -1]]}
 
     @route("PATCH", "/api/jobs/{job}", changed="jobs")

@@ -19,8 +19,6 @@ class _Text(BaseModel):
 
 
 class MemoryView(WebView):
-    """The memory view."""
-
     def __init__(self, services: WebServices) -> None:
         super().__init__(services)
         self._store = self.runtime.context.memory
@@ -54,7 +52,6 @@ class MemoryView(WebView):
 
     @route("POST", "/api/memory/dream", changed="memory")
     async def dream(self) -> Any:
-        """Tidy the memory now."""
         outcome, report = await self.runtime.memory.dreams.run_now(OWNERS, "page", "the page")
         return {"outcome": outcome, "report": report}
 

@@ -29,8 +29,6 @@ class _Checks(BaseModel):
 
 
 class SettingsView(WebView):
-    """Settings, and what there is."""
-
     @route("GET", "/api/config")
     def show(self) -> Any:
         """What the file sets, and the values that apply; secrets are masked in both. `waiting` has the keys whose new
@@ -108,7 +106,6 @@ class SettingsView(WebView):
 
     @route("GET", "/api/servers")
     async def servers(self) -> Any:
-        """The MCP servers and what they offer."""
         servers = self.runtime.servers
         found = [servers.find(name) for name in self.runtime.config.tools.mcp_servers] if servers else []
         return {

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from nanobot.bus.events import Address, Button, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.channels.cursors import load_state
-from nanobot.channels.discord.history import DiscordHistory, id_at
+from nanobot.channels.discord.channel import DiscordHistory, id_at
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing import Bot

@@ -147,7 +147,7 @@ async def test_a_mail_that_is_too_long_is_shortened_and_kept_whole(mailbox, tmp_
 
 
 async def test_of_a_mail_beyond_all_bounds_the_head_is_read_and_that_is_said(mailbox, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.email.receive.LARGEST_MAIL", 2000)
+    monkeypatch.setattr("nanobot.channels.email.mailbox.LARGEST_MAIL", 2000)
     async with live(mailbox, tmp_path) as life:
         mailbox.fake.deliver(mail("x" * 70 * 100, Message_ID="<1@friends.test>", Subject="the head"))
         message = await life.hears("the head")
@@ -357,7 +357,7 @@ async def test_mail_is_fetched_and_flagged_once_and_nothing_is_removed(mailbox, 
 
 
 async def test_large_mail_on_a_slow_line_is_no_dead_connection(mailbox, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.email.receive._TIMEOUT_S", 1.4)
+    monkeypatch.setattr("nanobot.channels.email.mailbox._TIMEOUT_S", 1.4)
     mailbox.fake.pause_s = 0.5  # three pauses are more than `stall_s`
     async with live(mailbox, tmp_path) as life:
         life.adjust(stall_s=1.3)

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import pytest
 
-from nanobot.channels.email.receive import FetchedMail, Mailbox, MailState, in_mailbox, new_mails, start_reading
+from nanobot.channels.email.channel import MailState, new_mails, start_reading
+from nanobot.channels.email.mailbox import FetchedMail, Mailbox, in_mailbox
 from nanobot.channels.email.settings import MailSettings
 from tests.fakes.mail_server import FakeMail
 from tests.fakes.platform_email import config

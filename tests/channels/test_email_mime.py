@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.channels.email.message import MailFile, read_mail, readable
-from nanobot.channels.email.quotes import split_quote
+from nanobot.channels.email.message import MailFile, read_mail, readable, split_quote
 from nanobot.channels.email.send import OutgoingMail, first_subject, fit_references, message_id, reply_subject
 from nanobot.utils.html import visible_markdown
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.channels.email.reading import MailReader, NoSuchMailError
+from nanobot.channels.email.mailbox import MailReader, NoSuchMailError
 from nanobot.utils.clock import find_zone
 from tests.fakes.mail_server import FakeMail
 from tests.fakes.platform_email import config, signed

@@ -13,8 +13,8 @@ import pytest
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.email import EmailChannel
+from nanobot.channels.email.mailbox import in_mailbox
 from nanobot.channels.email.message import read_mail
-from nanobot.channels.email.receive import in_mailbox
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.status import ChannelState
 from nanobot.config.channels import EmailConfig

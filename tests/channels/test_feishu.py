@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.journal import InboundState
-from nanobot.channels.feishu.frames import Frame, Parts
-from nanobot.channels.feishu.incoming import event_of, format_forwarded, format_quote, read_event, read_message
+from nanobot.channels.feishu.incoming import (
+    Frame,
+    Parts,
+    event_of,
+    format_forwarded,
+    format_quote,
+    read_event,
+    read_message,
+)
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing.channels import PICTURE

@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.channels.media import Attachment, MediaLimits, MediaStore, StoredAttachment, attachment_text, one_chunk
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.media import (
+    Attachment,
+    MediaError,
+    MediaKind,
+    MediaLimits,
+    MediaStore,
+    StoredAttachment,
+    attachment_text,
+    one_chunk,
+)
 from nanobot.channels.outgoing import prepare_outgoing
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from nanobot.bus.events import Address, DeliveryFailedError
 from nanobot.bus.queue import MessageBus
 from nanobot.channels import dingtalk as dingtalk_channel
+from nanobot.channels import msteams as teams_channel
 from nanobot.channels import qq as qq_channel
 from nanobot.channels import wecom as wecom_channel
+from nanobot.channels import weixin as weixin_channel
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.matrix import incoming as matrix_incoming
-from nanobot.channels.msteams import incoming as teams_incoming
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
+from nanobot.channels.matrix import client as matrix_client
 from nanobot.channels.status import ChannelState
-from nanobot.channels.weixin import channel as weixin_channel
 from nanobot.channels.whatsapp import channel as whatsapp_channel
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live, until
@@ -298,7 +298,7 @@ READERS: dict[str, tuple[Any, dict[str, Any], str, str, list[object]]] = {
         [1, 2, 3, "http://[", "x=="],
     ),
     "msteams": (
-        teams_incoming.read_message,
+        teams_channel.read_message,
         {"id": "1", "from": {"id": "29:anna"}, "conversation": {"id": "a:1"}},
         "29:anna",
         "type id name value context file uploadInfo text from recipient conversation isGroup conversationType "
@@ -313,8 +313,8 @@ READERS: dict[str, tuple[Any, dict[str, Any], str, str, list[object]]] = {
         [whatsapp.ANNA, whatsapp.ANNA_LID, whatsapp.HALL],
     ),
     "matrix": (
-        lambda message: matrix_incoming.read_message(
-            Payload({"type": "m.room.message", "origin_server_ts": 1, **message}), matrix_incoming.Bot(matrix.BOT)
+        lambda message: matrix_client.read_message(
+            Payload({"type": "m.room.message", "origin_server_ts": 1, **message}), matrix_client.Bot(matrix.BOT)
         ),
         {"sender": matrix.ANNA, "event_id": "$1", "content": {"msgtype": "m.text", "body": "hello"}},
         matrix.ANNA,

@@ -20,10 +20,9 @@ from websockets.frames import Frame, Opcode
 from websockets.typing import Origin
 
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind, Receipt
-from nanobot.channels.payload import Payload
+from nanobot.channels.incoming import Payload
 from nanobot.channels.status import ChannelState
-from nanobot.channels.websocket.chat import ClientChat
-from nanobot.channels.websocket.frames import open_attachment
+from nanobot.channels.websocket.chat import ClientChat, open_attachment
 from nanobot.testing.live_channel import LiveChannel, live
 from tests.fakes.platform_websocket import WebSocketPlatform, token_of
 from tests.support.certificates import certificate

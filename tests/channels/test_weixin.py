@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from nanobot.bus.events import Address, OutboundKind
+from nanobot.channels import weixin as weixin_channel
 from nanobot.channels.cursors import SAVE_S
-from nanobot.channels.media import one_chunk
-from nanobot.channels.media_kinds import MediaError
+from nanobot.channels.media import MediaError, one_chunk
 from nanobot.channels.status import ChannelState
-from nanobot.channels.weixin import channel as weixin_channel
-from nanobot.channels.weixin.api import decrypt, encrypt, read_key
+from nanobot.channels.weixin import decrypt, encrypt, read_key
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live, until
 from nanobot.utils.clock import FrozenClock

@@ -511,7 +511,7 @@ async def test_feishu_is_set_up_by_whoever_scans_the_code_that_creates_the_app(f
 
 @pytest.fixture
 async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WeixinPlatform]:
-    monkeypatch.setattr("nanobot.channels.weixin.login.PAUSE_S", 0.01)
+    monkeypatch.setattr("nanobot.channels.weixin.PAUSE_S", 0.01)
     async with WeixinPlatform(tmp_path).open() as platform:
         monkeypatch.setenv("NANOBOT_CHANNELS__WEIXIN__BASE_URL", platform.server.url)
         yield platform.server

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from nanobot.cli.commands.doctor import HEALTH, SECURITY
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, note, run_checks
+from nanobot.cli.doctor.command import HEALTH, SECURITY
 from nanobot.cli.main import app
 from nanobot.config.paths import use_config
 from nanobot.config.schema import Config

@@ -6,8 +6,8 @@ from prompt_toolkit.document import Document
 
 from nanobot.agent.events import StepEnded
 from nanobot.cli.chat.completion import ChatCompleter, can_complete
+from nanobot.cli.chat.keyboard import find_mentioned_files, terminal_command
 from nanobot.cli.chat.session import UsageMeter
-from nanobot.cli.chat.typed_lines import find_mentioned_files, terminal_command
 from nanobot.usage.types import format_tokens
 
 

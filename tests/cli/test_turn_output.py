@@ -13,9 +13,9 @@ from rich.cells import cell_len
 
 from nanobot.agent import events
 from nanobot.agent.events import Notice, TurnOutcome
-from nanobot.cli.chat.plain import PlainOutput
 from nanobot.cli.chat.screen import Screen
-from nanobot.cli.terminal import Paint, repair_output, strip_control
+from nanobot.cli.chat.turn_output import PlainOutput
+from nanobot.cli.output import Paint, repair_output, strip_control
 from tests.support.turn_events import ended, step
 
 

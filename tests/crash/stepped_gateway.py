@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from nanobot.__main__ import main
-from nanobot.cli.chat.signals import TERMINATION_SIGNALS, handle_signals
+from nanobot.cli.chat.keyboard import TERMINATION_SIGNALS, handle_signals
 from nanobot.cli.common import read_setup
 from nanobot.config.paths import DataPaths
 from nanobot.gateway.process import ShutdownRequests

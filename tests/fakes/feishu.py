@@ -22,7 +22,7 @@ from aiohttp import web
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.feishu import FeishuChannel
-from nanobot.channels.feishu.frames import Frame, new_frame
+from nanobot.channels.feishu.incoming import Frame, new_frame
 from nanobot.config.channels import FeishuConfig
 from nanobot.testing.platform import Shown
 from tests.fakes.served import Handler, Json, Line, RefusedError, Said, ServedPlatform

@@ -22,8 +22,7 @@ from nanobot.channels.errors import (
     UndeliverableError,
 )
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
-from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.media import Attachment, MediaKind, StoredAttachment, one_chunk
 from nanobot.channels.outgoing import Outgoing
 from nanobot.config.channels import ChannelConfig, GroupPolicy
 from nanobot.markdown import Chunk

@@ -34,8 +34,9 @@ class RefusedError(Exception):
         return self
 
 
-LINE_S = 45.0
-"""A bot whose line was cut again and again waits up to half a minute before it connects."""
+LINE_S = 75.0
+"""A bot whose line was cut again and again waits up to half a minute before it connects, and what it sends first may be
+the answer that is lost together with the line."""
 
 
 @dataclass(eq=False)

@@ -1,6 +1,6 @@
 """A WhatsApp bridge on loopback, with the people behind it; in place of the one of ours on Node.js.
 
-It speaks the protocol of nanobot/channels/whatsapp/connection.py as the real bridge does: tests/channels/whatsapp/
+It speaks the protocol of nanobot/channels/whatsapp/bridge.py as the real bridge does: tests/channels/whatsapp/
 test_bridge.py sees that one do the same. `version` None makes it one of an earlier release, which says nothing when
 somebody connects, knows two requests, and answers without ids.
 """

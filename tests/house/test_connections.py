@@ -16,7 +16,7 @@ from tests.house.repo import ROOT, text_of, tracked_files
 NOBODY: frozenset[str] = frozenset()
 LIBRARIES: dict[str, AbstractSet[str]] = {
     "httpx": {"net/http", "providers/litellm_transport", "providers/litellm_provider", "channels/telegram/bot",
-              "channels/rest", "channels/weixin/api", "sdk/remote"},
+              "channels/rest", "sdk/remote"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord", "channels/matrix/client"},
     "nio": {"channels/matrix"},
@@ -24,7 +24,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "discord": {"channels/discord"},
     "telegram": {"channels/telegram"},
     "websockets": {"channels/websocket", "channels/sockets", "channels/dingtalk", "channels/feishu",
-                   "channels/qq", "channels/wecom", "channels/whatsapp/connection"},
+                   "channels/qq", "channels/wecom", "channels/whatsapp/bridge"},
     "socketio": {"channels/mochat"},
     "aiosmtplib": {"channels/email"},
     "imap_tools": {"channels/email"},
@@ -33,7 +33,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "mcp": {"agent/tools/mcp"},
     "anyio": {"agent/tools/mcp", "sync"},  # what mcp's streams are made of; an event loop in a thread
     "socket": {"net/egress", "net/http_server", "gateway/process", "gateway/control",
-               "channels/email/receive",  # ends a connection
+               "channels/email/mailbox",  # ends a connection
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
     "urllib.request": {"net/http"},  # reads what the environment says of proxies
     **dict.fromkeys(["requests", "urllib3", "http.client", "ftplib", "smtplib", "poplib", "telnetlib",

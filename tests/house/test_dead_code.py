@@ -18,7 +18,7 @@ FIELDS = (
     "nanobot/messages/types.py",
     "nanobot/testing/platform.py",  # what a platform can do: checks ask for it by name
     "nanobot/usage/sums.py",  # shown as JSON, field by field
-    "nanobot/sdk/aliases.py",
+    "nanobot/sdk/run.py",
     "nanobot/sdk/result.py",
     "nanobot/usage/types.py",
 )

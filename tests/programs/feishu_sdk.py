@@ -22,8 +22,8 @@ from lark_channel.core.enum import LogLevel
 from lark_channel.ws import Client as Connection
 from lark_channel.ws.pb.pbbp2_pb2 import Frame
 
-from nanobot.channels.feishu.frames import Frame as OurFrame
-from nanobot.channels.feishu.frames import new_frame
+from nanobot.channels.feishu.incoming import Frame as OurFrame
+from nanobot.channels.feishu.incoming import new_frame
 
 URL, APP_ID, SECRET = sys.argv[1:]
 heard = threading.Semaphore(0)

@@ -55,7 +55,7 @@ async def telegram(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeTelegra
 
 @pytest.fixture
 async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WeixinPlatform]:
-    monkeypatch.setattr("nanobot.channels.weixin.login.PAUSE_S", 0.01)
+    monkeypatch.setattr("nanobot.channels.weixin.PAUSE_S", 0.01)
     (tmp_path / "platform").mkdir()
     async with WeixinPlatform(tmp_path / "platform").open() as platform:
         monkeypatch.setenv("NANOBOT_CHANNELS__WEIXIN__BASE_URL", platform.server.url)

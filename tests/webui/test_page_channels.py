@@ -75,7 +75,7 @@ async def test_a_token_is_corrected_and_the_chat_app_connects_while_one_looks(
 async def test_a_code_is_scanned_from_a_small_screen_and_closing_ends_the_login(
     running: OpenGateway, tabs: Tabs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str
 ):
-    monkeypatch.setattr("nanobot.channels.weixin.login.PAUSE_S", 0.01)
+    monkeypatch.setattr("nanobot.channels.weixin.PAUSE_S", 0.01)
     (tmp_path / "platform").mkdir()
     async with WeixinPlatform(tmp_path / "platform").open() as platform:
         weixin = platform.server

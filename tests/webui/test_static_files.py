@@ -91,7 +91,7 @@ def test_both_languages_have_the_same_words_and_each_is_used():
         path.read_text(encoding="utf-8") for path in (STATIC / "app").rglob("*.js") if path.parent.name != "words"
     ]
     source = "\n".join(modules)
-    names = ("plain.py", "static_files.py", "documents/plain.html")
+    names = ("pages.py", "documents/plain.html")
     plain = "".join((STATIC.parent / name).read_text(encoding="utf-8") for name in names)
     exact = set(re.findall(r"""words\[["'](\w+)["']\]""", plain))
     exact |= set(re.findall(r'\bt\("(\w+)"', source)) | set(re.findall(r'"(key_\w+)"', source))

@@ -31,8 +31,7 @@ from nanobot.channels.errors import (
     UndeliverableError,
 )
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.config.channels import ChannelConfig, GroupPolicy
 from nanobot.markdown import Chunk

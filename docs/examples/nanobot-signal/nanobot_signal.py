@@ -29,11 +29,9 @@ from nanobot.channels.errors import (
     SendError,
     UndeliverableError,
 )
-from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
+from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.rest import as_send_errors
 from nanobot.config.channels import ChannelConfig, GroupPolicy
 from nanobot.markdown import Chunk

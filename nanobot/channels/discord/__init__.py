@@ -1,9 +1,6 @@
 """Discord, on discord.py: servers, threads and private messages, by the gateway.
 
-`channel` has DiscordChannel, `client` opens the SDK's client and converts its errors, `incoming` reads messages,
-`history` is kept across restarts.
+`channel` has DiscordChannel; `client` is the SDK as we use it: the client, its errors, messages as `Incoming`.
 """
 
-from nanobot.channels.discord.channel import DiscordChannel
-
-__all__ = ["DiscordChannel"]
+from nanobot.channels.discord.channel import DiscordChannel as DiscordChannel

@@ -1,15 +1,19 @@
 """The Discord channel: the user's own bot, by the gateway (https://discord.com/developers/docs/events/gateway).
 
-The SDK keeps the connection open: it sends heartbeats, and resumes the session after a cut. Once a message is
-journaled, its chat's cursor in `history` moves past it. When a session begins, each chat with messages after its cursor
-is caught up before new ones.
+The SDK keeps the connection open: it sends heartbeats, and resumes the session after a cut. A new session gets no old
+events, so once a message is journaled, its chat's cursor moves past it, and when a session begins, each chat with
+messages after its cursor is caught up before new ones. Ids are timestamps, and servers say the last message of each
+channel, so only those chats are fetched.
 """
 
 import asyncio
 import json
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -19,14 +23,23 @@ import discord
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels import rest
+from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import CatchUp, keep_saved, load_state
-from nanobot.channels.discord.client import Client, as_send_errors, connection_error, intents_error, log_in, menu_of
-from nanobot.channels.discord.history import DiscordHistory
-from nanobot.channels.discord.incoming import guild_id_of, is_from_a_person, read_interaction, read_message
+from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved, load_state
+from nanobot.channels.discord.client import (
+    Client,
+    as_send_errors,
+    connection_error,
+    guild_id_of,
+    intents_error,
+    is_from_a_person,
+    log_in,
+    menu_of,
+    read_interaction,
+    read_message,
+)
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.channels.status import ChannelState
@@ -35,7 +48,12 @@ from nanobot.errors import StorageError
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import DISCORD
 from nanobot.utils.aio import task_group
+from nanobot.utils.bounded_dict import put_bounded
 
+_EPOCH_MS = 1_420_070_400_000
+"""https://discord.com/developers/docs/reference#snowflakes"""
+MOST_CHATS, MOST_PRIVATE = 700, 200
+"""Most cursors kept."""
 log = logging.getLogger(__name__)
 
 _INVITATION = "scope=bot+applications.commands&permissions=274878024768"
@@ -54,9 +72,45 @@ _NOT_TAKEN = "I cannot take that right now. Please try again in a while."
 _TEXT_CHANNELS = (discord.TextChannel, discord.VoiceChannel, discord.StageChannel, discord.Thread)
 
 
-class DiscordChannel(ChatChannel):
-    """A Discord bot."""
+def id_at(moment: datetime) -> int:
+    return max(0, int(moment.timestamp() * 1000) - _EPOCH_MS) << 22
 
+
+@dataclass(slots=True)
+class DiscordHistory:
+    """The cursors, and what else is kept across connections."""
+
+    since: int = 0
+    """Nothing before this id is read."""
+    read: dict[int, int] = field(default_factory=dict)
+    """The last message read in each chat."""
+    private: dict[int, None] = field(default_factory=dict)
+    """The private chats: a bot cannot list those it has."""
+    menu: str = ""
+    """Fingerprint of the slash commands that Discord has."""
+    salt: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def begin(self, now: datetime) -> None:
+        """Start a connection: read from now on if it is the first, else from at most MAX_AGE ago."""
+        self.since = max(self.since or id_at(now), id_at(now - MAX_AGE))
+
+    def after(self, chat: int) -> int:
+        """The message of this chat after which nothing was read."""
+        return max(self.read.get(chat, 0), self.since)
+
+    def note(self, chat: int, message_id: int) -> None:
+        """Record that a message and all before it in its chat were read."""
+        self.since = min(self.since, message_id)  # `begin` set a future id if the host's clock is ahead
+        put_bounded(self.read, chat, max(message_id, self.read.get(chat, 0)), MOST_CHATS)
+
+    def add_private(self, chat: int) -> bool:
+        """Record that a private chat is in use. Return whether it is new."""
+        is_new = chat not in self.private
+        put_bounded(self.private, chat, None, MOST_PRIVATE)
+        return is_new
+
+
+class DiscordChannel(ChatChannel):
     name = "discord"
     dialect = DISCORD
     largest_file = 10 * 1024 * 1024
@@ -69,9 +123,10 @@ class DiscordChannel(ChatChannel):
     stall_s = 50.0  # heartbeats are answered every 41 s; a dead connection is noticed within a minute
     guilds_s: float = 0.5
 
-    def __init__(self, config: Any, bus: MessageBus) -> None:
+    config: DiscordConfig
+
+    def __init__(self, config: DiscordConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._settings = config if isinstance(config, DiscordConfig) else DiscordConfig.model_validate(config)
         self._current_client: Client | None = None
         self._history = DiscordHistory()
         self._has_new_chat = asyncio.Event()
@@ -88,14 +143,14 @@ class DiscordChannel(ChatChannel):
         self._history.begin(self.services.clock.now())
         async with (
             keep_saved(self.state_path, self._history, self._has_new_chat),
-            Client(self._settings, guilds_s=self.guilds_s) as client,
+            Client(self.config, guilds_s=self.guilds_s) as client,
         ):
             for handler in (
                 self.on_socket_raw_receive, self.on_connect, self.on_resumed, self.on_disconnect, self.on_ready,
                 self.on_guild_available, self.on_message, self.on_interaction, self.on_error,
             ):  # fmt: skip
                 client.event(handler)
-            await log_in(client, self._settings)
+            await log_in(client, self.config)
             self._current_client, self._missed, self._failures = client, {}, 0
             try:
                 async with task_group() as self._work:
@@ -108,8 +163,8 @@ class DiscordChannel(ChatChannel):
 
     async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Show which bot the token belongs to. Raises ChannelSetupError; SendError if Discord is unreachable."""
-        async with Client(self._settings) as client:
-            await log_in(client, self._settings)
+        async with Client(self.config) as client:
+            await log_in(client, self.config)
             if (error := intents_error(client)) is not None:
                 raise error
         invitation = f"https://discord.com/oauth2/authorize?client_id={client.application_id}&{_INVITATION}"
@@ -171,7 +226,6 @@ class DiscordChannel(ChatChannel):
             self._start(self._process_interaction, interaction, incoming)
 
     async def on_error(self, event: str, *_: object) -> None:
-        """Log the failure of one of these handlers."""
         log.exception("discord: %s failed", event)  # noqa: LOG004 the SDK calls this in its exception handler
 
     # receiving
@@ -242,20 +296,17 @@ class DiscordChannel(ChatChannel):
         if is_from_a_person(message):
             try:
                 me = self._client.user
+                channel: object = message.channel
                 assert me is not None  # noqa: S101 known since the session began
-                await self.receive_until_journaled(read_message(message, await self._channel_of(message), me))
+                if isinstance(channel, discord.PartialMessageable) and guild_id_of(message) is not None:
+                    with suppress(discord.DiscordException, aiohttp.ClientError, OSError):  # as of an archived thread
+                        channel = await self._client.fetch_channel(channel.id)
+                await self.receive_until_journaled(read_message(message, channel, me))
             except Exception:  # one unreadable message must not stop the others
                 log.exception("discord: the message %s could not be read", message.id)
                 to, is_private = Address(self.name, str(message.channel.id)), guild_id_of(message) is None
                 await self.report_unreadable(str(message.author.id), to, is_private=is_private)
         self._history.note(message.channel.id, message.id)
-
-    async def _channel_of(self, message: discord.Message) -> object:
-        """The message's channel; fetched if the SDK does not know it, such as an archived thread."""
-        if isinstance(message.channel, discord.PartialMessageable) and guild_id_of(message) is not None:
-            with suppress(discord.DiscordException, aiohttp.ClientError, OSError):
-                return await self._client.fetch_channel(message.channel.id)
-        return message.channel
 
     async def _process_interaction(self, interaction: discord.Interaction, incoming: Incoming) -> None:
         """Process a slash command or button press as a message, and answer it, visible to its user only."""
@@ -291,7 +342,7 @@ class DiscordChannel(ChatChannel):
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Download a file in chunks: the SDK would hold all of it in memory."""
-        return rest.download("Discord", attachment.source, proxy=self._settings.proxy)
+        return rest.download("Discord", attachment.source, proxy=self.config.proxy)
 
     # sending
 
@@ -335,7 +386,6 @@ class DiscordChannel(ChatChannel):
         return emoji
 
     async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
-        """Remove a reaction."""
         client = self._current_client
         if client is not None and client.user is not None:
             with as_send_errors(), suppress(discord.NotFound):

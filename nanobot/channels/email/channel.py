@@ -1,7 +1,8 @@
 """The e-mail channel: receives by IMAP, sends by SMTP.
 
 The chat_id is the sender's address; each mail thread is a thread with its own session. Answers go to the verified
-address, never to a Reply-To. Only durable messages are sent, no progress.
+address, never to a Reply-To. Only durable messages are sent, no progress. Each mail is read once: despite restarts,
+other mail programs, and a server that renumbers.
 """
 
 import asyncio
@@ -10,43 +11,45 @@ import json
 import logging
 import re
 import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, ClassVar
+
+from imap_tools import AND, OR, UidRange
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel, repeat_note
-from nanobot.channels.email.message import Mail, MailFile, auto_reply_reason, is_address, read_mail
-from nanobot.channels.email.quotes import split_quote, without_signature
-from nanobot.channels.email.receive import (
-    HOUR_S,
-    FetchedMail,
-    Mailbox,
-    MailRecord,
-    MailState,
-    in_mailbox,
-    new_mails,
-    start_reading,
+from nanobot.channels.email.mailbox import FetchedMail, Mailbox, in_mailbox
+from nanobot.channels.email.message import (
+    Mail,
+    MailFile,
+    auto_reply_reason,
+    is_address,
+    read_mail,
+    split_quote,
+    without_signature,
 )
 from nanobot.channels.email.send import (
     OutgoingMail,
-    check_smtp,
     content_type,
     first_subject,
     fit_references,
     message_id,
+    open_smtp,
     reply_subject,
     send_mail,
 )
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.errors import NotConnectedError, UndeliverableError
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import LoginStep, ShowStep
-from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.media import Attachment, MediaError, MediaKind, StoredAttachment, one_chunk
 from nanobot.channels.outgoing import prepare_outgoing, read_outgoing
 from nanobot.markdown import split_message
 from nanobot.markdown.dialects import EMAIL
 from nanobot.messages.types import Provenance
+from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.text import clip, human_size
 
 log = logging.getLogger(__name__)
@@ -56,11 +59,58 @@ LARGEST_FILES = 20 * 1024 * 1024
 _UNPROVEN = "unproven:"
 """Prefix of the threads of unverified senders: they must not reach the threads of those they may impersonate."""
 _FORWARDED = re.compile(r"(?:fwd?|wg|tr|rv|vb|转发|轉寄)\s*[:：]", re.IGNORECASE)
+_HOUR_S = 3600.0
+_DAY_S = 86400.0
+_UNREAD_S = 7 * _DAY_S
+"""How much older than the last check an unread mail may be: it may have been moved from another folder."""
+_MOST_MAILS = 2000
+"""Mails kept; of an older thread only its headers tell what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailRecord:
+    """A received or sent mail."""
+
+    message_id: str
+    chat_id: str
+    thread_id: str | None
+    """None if we started the conversation: answers then belong to the chat itself."""
+    subject: str
+    ancestors: tuple[str, ...]
+    answered_at: float = 0.0
+    """When we sent it, if it is an answer."""
+
+
+@dataclass(slots=True)
+class MailState:
+    """What is kept of one mailbox: the read position, and the mails of its threads."""
+
+    bot: str
+    """User, host and folder."""
+    salt: str = field(default_factory=lambda: secrets.token_hex(16))
+    """A secret: part of the hash in our message ids."""
+    validity: int = 0
+    """The position is meaningless once the server reports another one."""
+    last_uid: int = 0
+    checked_at: float = 0.0
+    """When new mails were last looked for, by the wall clock; 0 if never."""
+    mails: dict[str, MailRecord] = field(default_factory=dict)
+
+    def record(self, mail: MailRecord) -> None:
+        put_bounded(self.mails, f"{mail.message_id} {mail.chat_id.lower()}", mail, _MOST_MAILS)
+
+    def find(self, chat_id: str, message_ids: Sequence[str]) -> MailRecord | None:
+        """The last of these mails that was received from or sent to this person."""
+        keys = (f"{message_id} {chat_id.lower()}" for message_id in reversed(message_ids))
+        return next((self.mails[key] for key in keys if key in self.mails), None)
+
+    def thread(self, chat_id: str, thread_id: str | None) -> list[MailRecord]:
+        """The mails of a thread, the latest first."""
+        chat = (chat_id.lower(), thread_id)
+        return [mail for mail in reversed(self.mails.values()) if (mail.chat_id.lower(), mail.thread_id) == chat]
 
 
 class EmailChannel(BaseChannel):
-    """A mailbox."""
-
     name = "email"
     max_provenance: ClassVar[Provenance] = Provenance.MAIL
     stall_s = 50.0  # a dead connection, such as after a laptop slept, is noticed within a minute
@@ -76,7 +126,7 @@ class EmailChannel(BaseChannel):
         settings = await asyncio.to_thread(MailSettings.of, self.config)
         if self._state.bot != settings.folder:
             self._state = await self.load_state(MailState(settings.folder))
-            if settings.cannot_verify:
+            if not settings.checker.names and not settings.config.server_checks_senders:
                 log.warning(
                     "email: no sender can be verified: which server checks mail for %s is not known. Set "
                     "channels.email.authservId to the name it writes into Authentication-Results; until then only "
@@ -96,23 +146,20 @@ class EmailChannel(BaseChannel):
 
         try:
             if settings.config.smtp_host:
-                await check_smtp(settings)
+                async with open_smtp(settings):
+                    pass
             await in_mailbox(settings, read, self.status.touch)
         finally:
             self._settings = None
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Log in to both servers. Raises ChannelSetupError, or OSError."""
+    async def check_login(self) -> str:
         settings = await asyncio.to_thread(MailSettings.of, self.config)
         await in_mailbox(settings, lambda _: None, read_only=True)
         if settings.config.smtp_host:
-            await check_smtp(settings)
+            async with open_smtp(settings):
+                pass
         may = "can be read and written from" if settings.config.smtp_host else "can be read"
-        show(LoginStep(f"The mailbox of {settings.address} {may}."))
-        return True
-
-    async def stop(self) -> None:
-        """Nothing is left to do."""
+        return f"The mailbox of {settings.address} {may}."
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
         """Send a durable message; progress is not mailed."""
@@ -140,7 +187,7 @@ class EmailChannel(BaseChannel):
         now = self.services.clock.now().timestamp()
         if is_answer:
             thread = state.thread(message.chat_id, message.thread_id)
-            replies = sum(sent.answered_at > now - HOUR_S for sent in thread)
+            replies = sum(sent.answered_at > now - _HOUR_S for sent in thread)
             if replies >= settings.config.max_replies_per_hour:
                 raise UndeliverableError(
                     f"{message.chat_id} had {replies} replies in this thread within an hour. That is the most, so "
@@ -304,3 +351,43 @@ async def _files(sources: list[str]) -> tuple[list[MailFile], list[str]]:
         left -= len(data)
         files.append(MailFile(file.name, content_type(file.name), data))
     return files, notes
+
+
+def start_reading(mailbox: Mailbox, state: MailState) -> None:
+    """Begin at the first mail of a folder that is new to us, was renumbered, or restored with lower numbers.
+
+    Which of its mails are read then depends on their age; the journal drops duplicates.
+    """
+    if state.validity != mailbox.validity or 0 < mailbox.next_uid <= state.last_uid:
+        log.info("email: the mailbox is new, or was renumbered; looking through its recent mails")
+        state.validity, state.last_uid = mailbox.validity, 0
+
+
+def new_mails(mailbox: Mailbox, state: MailState, now: float) -> Iterator[FetchedMail]:
+    """The mails after the position, which moves behind each once the next is asked for.
+
+    Those that are too old are passed over: at the first check all but the unread ones since yesterday, later those
+    that neither arrived nor were written since the last check (the server's clock may be wrong).
+    """
+    new = [uid for uid in mailbox.search(f"UID {state.last_uid + 1}:*") if uid > state.last_uid]  # `*`: at least one
+    if not new and now - state.checked_at < _HOUR_S:
+        return
+    is_recent = AND(date_gte=_day(now - _DAY_S), seen=False)
+    if state.checked_at:
+        since, unread = (_day(state.checked_at - age_s) for age_s in (_DAY_S, _UNREAD_S))
+        is_recent = AND(OR(OR(date_gte=since, sent_date_gte=since), AND(date_gte=unread, seen=False)))
+    recent = {*mailbox.search(AND(is_recent, uid=UidRange(str(state.last_uid + 1), "*")))} if new else set()
+    if not state.checked_at and mailbox.next_uid:  # what came since the folder was opened is not old
+        recent.update(uid for uid in new if uid >= mailbox.next_uid)
+    for uid in new:
+        if uid in recent:
+            yield from mailbox.fetch([uid])
+        state.last_uid = uid
+    if state.checked_at and (old := [uid for uid in new if uid not in recent]):
+        text = "email: %d mails are older than the last check, and are not answered. To get an answer, send them again."
+        log.warning(text, len(old))
+    state.checked_at = now
+
+
+def _day(at: float) -> date:
+    return (datetime.fromtimestamp(0, UTC) + timedelta(seconds=max(at, 0))).date()

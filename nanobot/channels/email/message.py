@@ -1,12 +1,14 @@
 """Parses the bytes of a mail: sender, subject, thread, text and files; and finds mails that get no answer.
 
-Nothing raises, whatever the bytes: unreadable parts are left out, the others kept.
+Nothing raises, whatever the bytes: unreadable parts are left out, the others kept. New text is separated from the
+quoted mail and the signature below it, for which mail programs have only conventions: in unclear cases nothing is cut,
+so answers written into a quotation stay.
 """
 
 import codecs
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.errors import HeaderParseError
@@ -57,6 +59,14 @@ _MACHINE_HEADERS = (
     "X-MS-Exchange-Inbox-Rules-Loop",
 )
 _BULK = ("bulk", "list", "junk", "auto_reply")
+_RULE = re.compile(r"^\s*(?:_{10,}|-{3,}[^-]{3,60}-{3,})\s*$")
+"""Such as `-----Original Message-----`, in any language."""
+_HEADING = re.compile(r"(?i)^\s*\*?(?:from|von|de|da|van|fra|från|od|от|发件人|寄件者|差出人)\s?\*?[:：]\s?.+$")
+_OTHER_HEADING = re.compile(
+    r"(?i)^\s*\*?(?:sent|date|to|cc|subject|gesendet|datum|an|betreff|envoy[ée]|[àa]|objet|enviado|para|asunto|inviato"
+    r"|a|oggetto|verzonden|aan|onderwerp|发送时间|收件人|主题|日期|抄送)\s?\*?[:：]"
+)
+_SIGNATURE = "-- "
 
 
 class Headers:
@@ -92,8 +102,6 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class MailFile:
-    """An attachment."""
-
     name: str | None
     content_type: str
     data: bytes = field(repr=False)
@@ -124,7 +132,6 @@ class Mail:
 
 
 def read_mail(raw: bytes) -> Mail:
-    """Parse a mail. Never raises."""
     message = _parse(raw)
     headers = Headers(message)
     files: list[MailFile] = []
@@ -146,7 +153,6 @@ class _BoundedPolicy(EmailPolicy):
     """Limits the length of headers: a stranger's must not occupy the parser for minutes."""
 
     def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
-        """A header's name and value."""
         name, value = super().header_source_parse(sourcelines)
         return name, value[: _LONGEST_PARAMETERS if name.lower().startswith("content-") else _LONGEST_HEADER]
 
@@ -228,7 +234,6 @@ def _decode(data: bytes, charset: str | None) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Whether it is a valid mail address."""
     local, at, domain = text.rpartition("@")
     is_valid = text.isprintable() and not any(char in text for char in ' <>()[],;:"\\') and len(text) <= 254
     return bool(at and local and domain) and is_valid and not domain.startswith((".", "-")) and ".." not in domain
@@ -259,3 +264,42 @@ def auto_reply_reason(mail: Mail, own: Collection[str]) -> str:
     if _MACHINE_NAMES.fullmatch(mail.sender.partition("@")[0]):
         return "nobody reads answers there"
     return ""
+
+
+def split_quote(text: str) -> tuple[str, str]:
+    """Split a text into the new part and the quotation below it (empty if there is none). Joined they are the text."""
+    lines = text.splitlines(keepends=True)
+    headings = (number for number in range(len(lines)) if _is_heading(lines, number))
+    start = min(next(headings, len(lines)), _marked_quote(lines, len(without_signature(text).splitlines())))
+    new = "".join(lines[:start])
+    return (new, "".join(lines[start:])) if new.strip() else (text, "")
+
+
+def without_signature(text: str) -> str:
+    """The text above the signature (RFC 3676, 4.3)."""
+    lines = text.splitlines(keepends=True)
+    for number in range(len(lines) - 1, max(len(lines) - 12, -1), -1):
+        if lines[number].rstrip("\r\n") in (_SIGNATURE, _SIGNATURE.rstrip()):
+            return "".join(lines[:number])
+    return text
+
+
+def _is_heading(lines: Sequence[str], number: int) -> bool:
+    """Whether a block such as From:, Sent:, To:, Subject: starts here, as in Outlook's quotations, or its rule."""
+    if _RULE.match(lines[number]):
+        return any(_HEADING.match(line) for line in lines[number + 1 : number + 2])
+    others = [line for line in lines[number + 1 : number + 6] if _OTHER_HEADING.match(line)]
+    return _HEADING.match(lines[number]) is not None and len(others) >= 2
+
+
+def _marked_quote(lines: Sequence[str], end: int) -> int:
+    """Where the lines with `>` begin that end the text before `end`, or the line above that says whose they are."""
+    above = end
+    while above and (lines[above - 1].startswith(">") or not lines[above - 1].strip()):
+        above -= 1
+    start = next((number for number in range(above, end) if lines[number].startswith(">")), len(lines))
+    if start < len(lines) and above and lines[above - 1].rstrip().endswith((":", "：")):
+        start = above - 1
+        if start and re.search(r"\d", lines[start - 1]) and not re.search(r"\d", lines[start]):
+            start -= 1  # "On 2 November, somebody with a long name" is wrapped
+    return start

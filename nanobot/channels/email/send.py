@@ -36,8 +36,6 @@ _POLICY = policy.SMTP.clone(cte_type="7bit")
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMail:
-    """A mail to send."""
-
     sender: str
     to: str
     subject: str
@@ -55,7 +53,6 @@ class OutgoingMail:
         return not (self.to + self.sender).isascii()
 
     def to_bytes(self) -> bytes:
-        """The mail as bytes for SMTP."""
         mail = EmailMessage(_POLICY.clone(utf8=self.needs_utf8))
         mail["From"], mail["To"], mail["Subject"] = self.sender, self.to, self.subject
         mail["Date"], mail["Message-ID"] = format_datetime(self.date), f"<{self.message_id}>"
@@ -118,21 +115,15 @@ def fit_references(ancestors: Sequence[str]) -> tuple[str, ...]:
     return (first, *kept) if ancestors else ()
 
 
-async def check_smtp(settings: MailSettings) -> None:
-    """Log in and out. Raises NotConnectedError; ChannelSetupError if the owner has to act."""
-    async with _open_smtp(settings):
-        pass
-
-
 async def send_mail(settings: MailSettings, mail: OutgoingMail) -> None:
     """Send a mail; the server has it when this returns.
 
-    Raises NotConnectedError and ChannelSetupError as `check_smtp` does, UndeliverableError for a permanent refusal,
+    Raises NotConnectedError and ChannelSetupError as `open_smtp` does, UndeliverableError for a permanent refusal,
     SendError for a temporary one, TimeoutError if it is unknown whether the server took the mail.
     """
     host, raw = settings.config.smtp_host, await asyncio.to_thread(mail.to_bytes)
     options = ["SMTPUTF8"] if mail.needs_utf8 else []
-    async with _open_smtp(settings) as smtp:
+    async with open_smtp(settings) as smtp:
         try:
             # aiosmtplib counts sending the mail as waiting for the answer to it
             timeout_s = _TIMEOUT_S + len(raw) / SLOWEST_UPLOAD
@@ -148,8 +139,11 @@ async def send_mail(settings: MailSettings, mail: OutgoingMail) -> None:
 
 
 @asynccontextmanager
-async def _open_smtp(settings: MailSettings) -> AsyncIterator[aiosmtplib.SMTP]:
-    """A connection for one mail: the agent sends few, and an idle connection may be lost."""
+async def open_smtp(settings: MailSettings) -> AsyncIterator[aiosmtplib.SMTP]:
+    """A connection for one mail: the agent sends few, and an idle connection may be lost.
+
+    Raises NotConnectedError; ChannelSetupError if the owner has to act.
+    """
     config = settings.config
     has_tls = config.smtp_use_ssl or config.smtp_use_tls
     smtp = aiosmtplib.SMTP(

@@ -4,7 +4,6 @@ import ssl
 from dataclasses import dataclass, field, replace
 from email.utils import formataddr, parseaddr
 from pathlib import Path
-from typing import Any
 
 from nanobot.channels.email.message import Mail, is_address
 from nanobot.channels.email.sender_auth import AuthServer, SenderVerdict, auth_server, public_suffixes, verify_sender
@@ -15,8 +14,6 @@ from nanobot.net.http import is_loopback, verifying_context
 
 @dataclass(frozen=True, slots=True)
 class MailSettings:
-    """The settings of a mailbox."""
-
     config: EmailConfig
     tls: ssl.SSLContext | None
     """None if no connection is encrypted."""
@@ -31,10 +28,18 @@ class MailSettings:
     checker: AuthServer = field(repr=False)
 
     @classmethod
-    def of(cls, section: Any) -> "MailSettings":
+    def of(cls, config: EmailConfig) -> "MailSettings":
         """Check a section. Blocking: reads certificates and the public suffix list. Raises ChannelSetupError."""
-        config = section if isinstance(section, EmailConfig) else EmailConfig.model_validate(section)
-        _check(config)
+        if not config.consent_granted:
+            raise ChannelSetupError(
+                "channels.email.consentGranted is false. nanobot would read this mailbox, hand its mails to your model "
+                "and answer them; set it to true if that is what you want."
+            )
+        user, password = config.imap_username, config.imap_password
+        smtp = {"smtpHost": config.smtp_host} if config.auto_reply_enabled else {}
+        require_settings("email", imapHost=config.imap_host, imapUsername=user, imapPassword=password, **smtp)
+        if any(char in user + password for char in "\r\n\0"):
+            raise ChannelSetupError("channels.email.imapUsername and imapPassword may not have a line break in them.")
         users = [name.lower() for name in (config.imap_username, config.smtp_username) if "@" in name]
         addresses = map(parseaddr, (config.from_address, config.smtp_username, config.imap_username))
         name, address = next(filter(lambda parts: is_address(parts[1]), addresses), ("", ""))
@@ -60,13 +65,7 @@ class MailSettings:
         """User, host and folder."""
         return f"{self.config.imap_username}@{self.config.imap_host}/{self.config.imap_mailbox}"
 
-    @property
-    def cannot_verify(self) -> bool:
-        """Whether no sender can be verified until the owner names the server that checks mails."""
-        return not self.checker.names and not self.config.server_checks_senders
-
     def verify_sender(self, mail: Mail) -> SenderVerdict:
-        """Verify the sender of a mail."""
         if not mail.has_one_sender:
             return SenderVerdict(False, "its From line names several people, or nobody plainly")
         if self.config.server_checks_senders:
@@ -78,20 +77,6 @@ class MailSettings:
             verdict,
             reason=f"{verdict.reason}; if it refuses forged mail itself, set channels.email.serverChecksSenders",
         )
-
-
-def _check(config: EmailConfig) -> None:
-    if not config.consent_granted:
-        raise ChannelSetupError(
-            "channels.email.consentGranted is false. nanobot would read this mailbox, hand its mails to your model and "
-            "answer them; set it to true if that is what you want."
-        )
-    smtp = {"smtpHost": config.smtp_host} if config.auto_reply_enabled else {}
-    require_settings(
-        "email", imapHost=config.imap_host, imapUsername=config.imap_username, imapPassword=config.imap_password, **smtp
-    )
-    if any(char in config.imap_username + config.imap_password for char in "\r\n\0"):
-        raise ChannelSetupError("channels.email.imapUsername and imapPassword may not have a line break in them.")
 
 
 def _tls(ca_file: str | None) -> ssl.SSLContext:

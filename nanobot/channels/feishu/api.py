@@ -1,16 +1,22 @@
-"""Requests to Feishu's REST API.
+"""Requests to Feishu's REST API, and the creation of an app, whose owner opens a link in Feishu or Lark and confirms.
 
-Sources: open.feishu.cn/document, server-docs/im-v1 and .../getting-started/server-error-codes.
+Sources: open.feishu.cn/document, server-docs/im-v1 and .../getting-started/server-error-codes. An app is created by a
+device flow (RFC 8628) at the accounts server; its permissions and events come set.
 """
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from nanobot.channels.errors import ChannelSetupError, ErrorCodes, RefusedError, require_settings
-from nanobot.channels.payload import Payload
-from nanobot.channels.rest import Answer, RestClient, download
+from nanobot.channels.base import AskPerson, LoginStep, ShowStep, SignedIn
+from nanobot.channels.errors import ChannelSetupError, ErrorCodes, RefusedError, SendError, require_settings
+from nanobot.channels.incoming import Payload
+from nanobot.channels.rest import Answer, RestClient, as_send_errors, download
 from nanobot.config.channels import FeishuConfig
+from nanobot.errors import NanobotError
+from nanobot.net.http import new_client, proxy_for, ssl_context
 
 _DOMAINS = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
 _PING_S = 120.0
@@ -44,6 +50,9 @@ _FINAL = {
     **dict.fromkeys((230099, 11310), "it refuses the card: {text}"),
     **dict.fromkeys(GONE, "the message is gone"),
 }
+_ACCOUNTS = {"feishu": "https://accounts.feishu.cn", "lark": "https://accounts.larksuite.com"}
+_PAUSE_S, _SLOWER_S, _LASTS_S = 5.0, 5.0, 600.0
+_TIMEOUT_S = 30.0
 
 
 class FeishuApi(RestClient):
@@ -125,3 +134,47 @@ class FeishuApi(RestClient):
 
     def _credentials(self) -> tuple[str, ...]:
         return require_settings("feishu", appId=self._section.app_id, appSecret=self._section.app_secret)
+
+
+async def create_app(section: FeishuConfig, show: ShowStep, _: AskPerson) -> SignedIn:
+    """Show a link, and wait until it has created an app. Raises NanobotError; safe to cancel."""
+    domain: str = section.domain
+    await _ask(domain, action="init")
+    begun = await _ask(
+        domain, action="begin", archetype="PersonalAgent", auth_method="client_secret", request_user_info="open_id"
+    )
+    url, code = begun.text("verification_uri_complete"), begun.text("device_code")
+    if not (url and code):
+        raise NanobotError("Feishu creates no app this way now. Try again later, or create one in the console.")
+    url = url.replace("/page/launcher", "/page/cli")
+    show(LoginStep("Scan this in Feishu or Lark, or open its link:", qr=url, link=url))
+    pause_s = begun.number("interval") or _PAUSE_S
+    until = time.monotonic() + (begun.number("expires_in") or _LASTS_S)
+    while time.monotonic() < until:
+        await asyncio.sleep(pause_s)
+        try:
+            answer = await _ask(domain, action="poll", device_code=code, tp="ob_app")
+        except SendError:  # the next one may arrive
+            continue
+        user = answer.part("user_info")
+        if domain in _ACCOUNTS and user.text("tenant_brand") == "lark":
+            domain = "lark"  # whose server has the secret
+        if (app_id := answer.text("client_id")) and (secret := answer.text("client_secret")):
+            moved = {"domain": domain} if domain != section.domain else {}
+            return SignedIn({"app_id": app_id, "app_secret": secret, **moved}, user.text("open_id"))
+        match answer.text("error"):
+            case "slow_down":
+                pause_s += _SLOWER_S
+            case "access_denied":
+                raise NanobotError("The app was not created: it was declined.")
+            case "expired_token" | "invalid_grant":
+                break
+    raise NanobotError("The app was not created: nobody confirmed it in time. Try again for a new link.")
+
+
+async def _ask(domain: str, **form: str) -> Payload:
+    url = f"{_ACCOUNTS.get(domain, domain).rstrip('/')}/oauth/v1/app/registration"
+    with as_send_errors("Feishu"):
+        async with new_client(await ssl_context(url), proxy_for(url)) as client:
+            response = await client.post(url, data=form, timeout=_TIMEOUT_S)
+    return Payload.parse(response.content)

@@ -18,24 +18,26 @@ from typing import Any, ClassVar
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from nanobot.bus.events import Address, Button
+from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved
 from nanobot.channels.errors import RefusedError, SendError, UndeliverableError
 from nanobot.channels.feishu.api import CARD_REFUSED, GONE, FeishuApi
-from nanobot.channels.feishu.frames import Frame, Parts, ping
 from nanobot.channels.feishu.incoming import (
     FeishuIncoming,
+    Frame,
+    Parts,
     event_of,
     format_forwarded,
     format_quote,
+    ping,
     read_event,
     read_message,
 )
+from nanobot.channels.incoming import Payload
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, read_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.sockets import open_socket, read_messages
 from nanobot.config.channels import FeishuConfig
 from nanobot.errors import StorageError
@@ -169,25 +171,21 @@ class FeishuChannel(ChatChannel):
         is_for_bot = incoming.is_private or incoming.is_mentioned or self.config.group_policy != "mention"
         is_allowed = self.services.access.is_allowed(incoming.sender_id)
         if (incoming.parent_id or incoming.is_forward) and is_for_bot and is_allowed:
-            incoming = await self._with_others(incoming)
+            bot, text, files, quotes = self._api.bot, incoming.text, [*incoming.attachments], incoming.quotes_others
+            with suppress(TimeoutError, SendError):  # what it replies to or forwards, if Feishu says it in time
+                async with asyncio.timeout(_LOOKUP_S):
+                    if incoming.is_forward:
+                        text = format_forwarded(await self._messages(f"/{incoming.message_id}"), bot)
+                    if incoming.parent_id and not text.startswith("/"):  # a command needs no quoted message
+                        items = await self._messages(f"/{incoming.parent_id}")
+                        quote, more, is_of_others = format_quote(items, incoming, bot, self._api.app_id)
+                        text, files, quotes = f"{quote}\n{text}".strip(), [*files, *more], quotes or is_of_others
+            incoming = replace(incoming, text=text, attachments=tuple(files), quotes_others=quotes)
         await self.receive(incoming)
         if incoming.room and incoming.sent_at is not None:
             rooms = self._state.private if incoming.is_private else self._state.groups
             last = max(rooms.get(incoming.room, 0), int(incoming.sent_at.timestamp() * 1000))
             put_bounded(rooms, incoming.room, last, _MOST_ROOMS)
-
-    async def _with_others(self, incoming: FeishuIncoming) -> FeishuIncoming:
-        """Add the message that it replies to, or the messages that it forwards, if Feishu says them in time."""
-        bot, text, files, quotes = self._api.bot, incoming.text, [*incoming.attachments], incoming.quotes_others
-        with suppress(TimeoutError, SendError):
-            async with asyncio.timeout(_LOOKUP_S):
-                if incoming.is_forward:
-                    text = format_forwarded(await self._messages(f"/{incoming.message_id}"), bot)
-                if incoming.parent_id and not text.startswith("/"):  # a command needs no quoted message
-                    items = await self._messages(f"/{incoming.parent_id}")
-                    quote, quoted_files, is_of_others = format_quote(items, incoming, bot, self._api.app_id)
-                    text, files, quotes = f"{quote}\n{text}".strip(), [*files, *quoted_files], quotes or is_of_others
-        return replace(incoming, text=text, attachments=tuple(files), quotes_others=quotes)
 
     async def _process_missed(self, room: str, last: int, *, is_private: bool) -> None:
         """Process the messages of a chat after this time, before any new ones."""
@@ -224,9 +222,20 @@ class FeishuChannel(ChatChannel):
         if is_plain and not options.growing and not options.buttons:
             return await self._send(to, "text", {"text": chunk.text}, options)
         if options.growing:
-            return await self._post_growing(to, chunk, options)
+            # a card of CardKit may be edited often (cardkit-v1/streaming-updates-openapi-overview)
+            card = {"type": "card_json", "data": _dump(_card(chunk, growing=True))}
+            card_id = (await self._api.call("POST", "/cardkit/v1/cards", json=card)).text("card_id")
+            posted = await self._send(to, "interactive", {"type": "card", "data": {"card_id": card_id}}, options)
+            # after a lost confirmation the message may have the card of the earlier attempt
+            put_bounded(self._cards, posted, _Card("" if options.is_retry else card_id))
+            return posted
         try:
-            buttons = [_button(button, to) for button in options.buttons[:_MOST_BUTTONS]]
+            buttons = []
+            for button in options.buttons[:_MOST_BUTTONS]:  # what Feishu tells of a press does not have its chat
+                value = {"say": button.value or button.label, "chat": to.chat_id, "thread": to.thread_id or ""}
+                label = {"tag": "plain_text", "content": button.label}
+                press = {"type": "callback", "value": value}
+                buttons.append({"tag": "button", "text": label, "behaviors": [press]})
             return await self._send(to, "interactive", _card(chunk, buttons), options)
         except RefusedError as error:
             if error.code not in CARD_REFUSED:
@@ -234,15 +243,6 @@ class FeishuChannel(ChatChannel):
             log.warning("feishu: a card is sent as text: %s", error)
             plain = split_message(chunk.content, PLAIN, _LONGEST_TEXT)[0].text
             return await self._send(to, "text", {"text": plain}, options)
-
-    async def _post_growing(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Post a card of CardKit, which may be edited often (cardkit-v1/streaming-updates-openapi-overview)."""
-        card = {"type": "card_json", "data": _dump(_card(chunk, growing=True))}
-        card_id = (await self._api.call("POST", "/cardkit/v1/cards", json=card)).text("card_id")
-        posted = await self._send(to, "interactive", {"type": "card", "data": {"card_id": card_id}}, options)
-        # after a lost confirmation the message may have the card of the earlier attempt
-        put_bounded(self._cards, posted, _Card("" if options.is_retry else card_id))
-        return posted
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
         """Replace the text of a card: while it streams its text only, which is shown as it grows."""
@@ -331,13 +331,6 @@ def _card(chunk: Chunk, buttons: Sequence[dict[str, Any]] = (), *, growing: bool
     text = {"tag": "markdown", "content": chunk.text, "element_id": _TEXT_ELEMENT}
     config = {"update_multi": True, "streaming_mode": growing}
     return {"schema": "2.0", "config": config, "body": {"elements": [text, *buttons]}}
-
-
-def _button(button: Button, to: Address) -> dict[str, Any]:
-    """A button that names its chat, which is not in what Feishu tells of a press."""
-    value = {"say": button.value or button.label, "chat": to.chat_id, "thread": to.thread_id or ""}
-    label = {"tag": "plain_text", "content": button.label}
-    return {"tag": "button", "text": label, "behaviors": [{"type": "callback", "value": value}]}
 
 
 def _dump(value: object) -> str:

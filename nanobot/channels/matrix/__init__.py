@@ -1,8 +1,6 @@
 """Matrix: rooms and private chats of an account, with end-to-end encryption.
 
-`channel` has MatrixChannel, `client` logs in and converts errors, `incoming` reads messages.
+`channel` has MatrixChannel; `client` logs in, converts errors and reads messages.
 """
 
-from nanobot.channels.matrix.channel import MatrixChannel
-
-__all__ = ["MatrixChannel"]
+from nanobot.channels.matrix.channel import MatrixChannel as MatrixChannel

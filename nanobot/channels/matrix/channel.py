@@ -37,21 +37,22 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
-from nanobot.channels.incoming import Incoming, quoted_lines
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
 from nanobot.channels.matrix.client import (
+    Bot,
     MatrixState,
     as_send_errors,
     ask,
     check,
     is_revoked,
     open_client,
+    quoted_id,
+    read_message,
     revoked,
+    text_of,
 )
-from nanobot.channels.matrix.incoming import Bot, quoted_id, read_message, text_of
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.rest import download
 from nanobot.config.channels import MatrixConfig
 from nanobot.markdown import Chunk
@@ -152,13 +153,20 @@ class MatrixChannel(ChatChannel):
         while True:
             try:
                 await self._sync(client, wait_s)
-                wait_s = min(self.poll_s, self.key_wait_s) if self._is_waiting_for_keys() else self.poll_s
+                oldest = self.services.clock.monotonic() - self.key_wait_s
+                is_waiting_for_keys = any(came > oldest for _, came in self._undecrypted.values())
+                wait_s = min(self.poll_s, self.key_wait_s) if is_waiting_for_keys else self.poll_s
             except RateLimitedError as error:
                 self.status.touch()
                 await asyncio.sleep(min(error.retry_after_s, self.poll_s))
 
     async def _sync(self, client: AsyncClient, wait_s: float) -> None:
         """Wait for news, process them, and remember to continue behind them."""
+
+        async def send_receipt(room_id: str, event_id: str) -> None:
+            with suppress(SendError):
+                await ask(client.update_receipt_marker(room_id, event_id))
+
         since, is_first = self._state.since, not client.next_batch
         with as_send_errors():
             response = await client.sync(int(wait_s * 1000), _FILTER, since or None, full_state=is_first or None)
@@ -180,7 +188,7 @@ class MatrixChannel(ChatChannel):
                 events = await self._complete(client, room, news.timeline, since)
                 accepted = [event.event_id for event in events if await self._process(client, room, event)]
                 if accepted:
-                    self._work.create_task(self._send_receipt(client, room_id, accepted[-1]))
+                    self._work.create_task(send_receipt(room_id, accepted[-1]))
         await self._retry_undecrypted(client)
         await self._answer_invitations(client, response)
         self._state.since = response.next_batch
@@ -281,10 +289,6 @@ class MatrixChannel(ChatChannel):
         text = text_of(Payload.of(event.source))
         return quoted_lines(text, author or event.sender), event.sender in (client.user_id, sender)
 
-    async def _send_receipt(self, client: AsyncClient, room_id: str, event_id: str) -> None:
-        with suppress(SendError):
-            await ask(client.update_receipt_marker(room_id, event_id))
-
     async def _answer_invitations(self, client: AsyncClient, response: SyncResponse) -> None:
         """Join the rooms to which the bot is invited by people who are allowed, once they are."""
         for room_id in response.rooms.invite:
@@ -322,10 +326,6 @@ class MatrixChannel(ChatChannel):
                     check(await client.keys_claim(client.get_users_for_key_claiming()))
         except SendError as error:
             log.debug("matrix: keys are not exchanged yet: %s", error)
-
-    def _is_waiting_for_keys(self) -> bool:
-        oldest = self.services.clock.monotonic() - self.key_wait_s
-        return any(came > oldest for _, came in self._undecrypted.values())
 
     async def _note_key(self, _: object) -> None:
         self._has_new_keys = True

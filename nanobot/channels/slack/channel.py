@@ -1,7 +1,11 @@
 """The Slack channel: the user's own app in Socket Mode (docs.slack.dev/apis/events-api/using-socket-mode).
 
 The SDK keeps the connection open and replaces it. An outage that lasts longer ends `start`, so that the next login says
-what the owner has to do.
+what the owner has to do. Payloads are read with care, whatever they contain.
+
+Messages: docs.slack.dev/reference/events/message and .../app_mention. Buttons: .../interaction-payloads/
+block_actions-payload. Commands: .../interactivity/implementing-slash-commands. Text: .../messaging/
+formatting-message-text.
 """
 
 import asyncio
@@ -24,12 +28,10 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
-from nanobot.channels.login import LoginStep, ShowStep
+from nanobot.channels.incoming import Incoming, Payload
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
-from nanobot.channels.payload import Payload
-from nanobot.channels.slack.incoming import SlackIncoming, read_command, read_event, read_press
-from nanobot.channels.slack.web_api import SlackApi
+from nanobot.channels.slack.web_api import BotIdentity, SlackApi, describe_file
 from nanobot.config.channels import SlackConfig
 from nanobot.errors import StorageError
 from nanobot.markdown import Chunk, split_message
@@ -49,11 +51,31 @@ _MENTION_DELAY_S = 0.3
 """How long a mention waits for its `message` event, which has at least as much: a mention may lack its files."""
 _NAMES_S, _MOST_NAMES, _MOST_CACHED = 1.0, 10, 1000
 """How long a message waits for user names, and for how many. Slack expects an acknowledgement within three seconds."""
+_MOST_MISSED = 200
 _TRIES, _LONGEST_PAUSE_S = 3, 30.0
 """How often, and for how long, Slack may throttle the fetch of one chat's missed messages."""
 _MENTIONED_ID = re.compile(r"@([UW][A-Z0-9]+)\b")
 _MOST_CURSORS = 120
 """Each needs a request, of which Slack accepts fifty a minute."""
+_COMMAND = "/nanobot"
+"""The command whose argument is the message. Any other command is passed on by its name."""
+_USER_SUBTYPES = frozenset({"", "file_share", "thread_broadcast", "me_message"})
+"""Subtypes of messages by people. The others are edits, deletions, joins and messages of bots."""
+_UNAVAILABLE_MODES = ("external", "tombstone", "hidden_by_limit")
+"""Modes of files that cannot be downloaded."""
+_MAX_FILES = 20
+_MARK = re.compile(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackIncoming(Incoming):
+    """A message, slash command or button press of a person."""
+
+    message_id: str
+    is_group_chat: bool = False
+    """Whether it is a private chat of several people."""
+    is_mention_event: bool = False
+    """Whether it is an `app_mention`, which usually arrives as a `message` event, too, perhaps with more."""
 
 
 @dataclass(slots=True)
@@ -92,8 +114,6 @@ class SlackHistory:
 
 
 class SlackChannel(ChatChannel):
-    """Channels, threads and private chats of one app."""
-
     name = "slack"
     dialect = SLACK
     largest_file = 1024 * 1024 * 1024
@@ -106,10 +126,11 @@ class SlackChannel(ChatChannel):
     delta_interval_s: ClassVar[float] = 1.5
     """`chat.update` may be called fifty times a minute (docs.slack.dev/apis/web-api/rate-limits, tier 3)."""
 
-    def __init__(self, config: Any, bus: MessageBus) -> None:
+    config: SlackConfig
+
+    def __init__(self, config: SlackConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._settings = config if isinstance(config, SlackConfig) else SlackConfig.model_validate(config)
-        self._api = SlackApi(self._settings)
+        self._api = SlackApi(config)
         self._work = asyncio.TaskGroup()
         self._catch_up = CatchUp(self.name)
         self._history = SlackHistory()
@@ -119,7 +140,6 @@ class SlackChannel(ChatChannel):
         """User names by id and the day they were looked up."""
 
     async def start(self) -> None:
-        """Log in, and receive messages until the SDK cannot reconnect."""
         async with self._api as api:
             me = await api.log_in()
             self._history = await self.load_state(SlackHistory(me.user))
@@ -145,13 +165,11 @@ class SlackChannel(ChatChannel):
             await client.aiohttp_client_session.close()  # first: a dead connection answers no goodbye for ten seconds
             await client.close()  # type: ignore[no-untyped-call]
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Show which bot the tokens belong to. Raises ChannelSetupError; SendError if Slack is unreachable."""
+    async def check_login(self) -> str:
         async with self._api as api:
             me = await api.log_in()
             await api.socket_url()
-        show(LoginStep(f"The tokens work. Your bot is @{me.name}: write `/invite @{me.name}` in a channel."))
-        return True
+        return f"The tokens work. Your bot is @{me.name}: write `/invite @{me.name}` in a channel."
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         """Post one chunk in its thread: Slack has no quotes, replies are threads."""
@@ -159,7 +177,8 @@ class SlackChannel(ChatChannel):
         return await self._api.post(to.chat_id, to.thread_id, chunk.text, blocks=blocks)
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
-        await self._api.edit(to.chat_id, platform_id, chunk.text)
+        chat_id = await self._api.chat_id_of(to.chat_id)
+        await self._api.ask("chat.update", channel=chat_id, ts=platform_id, text=chunk.text)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Send a file. For a URL Slack shows the picture itself."""
@@ -171,12 +190,16 @@ class SlackChannel(ChatChannel):
 
     async def react(self, to: Address, message_id: str, emoji: str) -> str:
         """Add a reaction to a message; `emoji` is its name in Slack, such as eyes."""
-        await self._api.react(to.chat_id, message_id, emoji.strip(":"))
-        return emoji.strip(":")
+        name = emoji.strip(":")
+        try:
+            await self._api.ask("reactions.add", channel=to.chat_id, timestamp=message_id, name=name)
+        except UndeliverableError as error:
+            if "already_reacted" not in str(error):
+                raise
+        return name
 
     async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
-        """Remove a reaction."""
-        await self._api.take_back(to.chat_id, message_id, reaction)
+        await self._api.ask("reactions.remove", channel=to.chat_id, timestamp=message_id, name=reaction)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         return self._api.download(attachment)
@@ -200,7 +223,7 @@ class SlackChannel(ChatChannel):
         elif incoming is not None:
             put_bounded(self._messages, (incoming.chat_id, incoming.message_id), None, _MOST_CACHED)
         try:
-            if incoming is not None and (self._settings.dm.enabled or not incoming.is_group_chat):
+            if incoming is not None and (self.config.dm.enabled or not incoming.is_group_chat):
                 async with self._catch_up.lock_of(incoming.chat_id):
                     await self._receive(incoming)
         except StorageError as error:
@@ -217,7 +240,7 @@ class SlackChannel(ChatChannel):
                 event = Payload.of(request.payload).part("event")
                 if event.text("type") in ("tokens_revoked", "app_uninstalled"):  # the next login says what to do
                     raise ConnectionResetError("the app was removed from the workspace")
-                return read_event(event, self._api.me, reply_in_thread=self._settings.reply_in_thread)
+                return read_event(event, self._api.me, reply_in_thread=self.config.reply_in_thread)
             case "slash_commands":
                 return read_command(request.payload)
             case "interactive":
@@ -231,16 +254,20 @@ class SlackChannel(ChatChannel):
             for thread, last in cursors.items():
                 for message in await self._fetch_missed(chat, thread, last):
                     event = {**message, "type": "message", "channel": chat}
-                    incoming = read_event(event, self._api.me, reply_in_thread=self._settings.reply_in_thread)
+                    incoming = read_event(event, self._api.me, reply_in_thread=self.config.reply_in_thread)
                     if incoming is not None:
                         missed[incoming.message_id] = incoming
             for _, incoming in sorted(missed.items()):
                 await self._receive(incoming)
 
     async def _fetch_missed(self, chat: str, thread: str | None, last: str) -> Sequence[Payload]:
+        """The messages of a chat or thread after this one, oldest first: at most the last two hundred."""
+        method = "conversations.history" if thread is None else "conversations.replies"
         for tries_left in reversed(range(_TRIES)):
             try:
-                return await self._api.messages_after(chat, thread, last)
+                answer = await self._api.ask(method, channel=chat, oldest=last, limit=_MOST_MISSED, ts=thread)
+                later = [message for message in answer.parts("messages") if message.text("ts") != last]
+                return sorted(later, key=lambda message: message.text("ts"))
             except RateLimitedError as error:
                 if not tries_left or error.retry_after_s > _LONGEST_PAUSE_S:
                     raise
@@ -255,25 +282,22 @@ class SlackChannel(ChatChannel):
         """Process a message, with the names of the people whom it mentions, and of a stranger who may be paired."""
         sender = incoming.sender_id
         is_allowed = self.services.access.is_allowed(sender)
-        is_for_bot = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
+        is_for_bot = incoming.is_private or incoming.is_mentioned or self.config.group_policy != "mention"
         people = [*dict.fromkeys(_MENTIONED_ID.findall(incoming.text))] if is_allowed and is_for_bot else []
-        names = await self._look_up_names([sender] if incoming.is_private and not is_allowed else people)
-        text = _MENTIONED_ID.sub(
-            lambda match: f"@{names[match[1]]} ({match[1]})" if match[1] in names else match[0], incoming.text
-        )
-        name = "" if is_allowed else names.get(sender, "")
-        accepted = await self.receive(replace(incoming, text=text, sender_name=name))
-        self._history.note(incoming, accepted=accepted)
-
-    async def _look_up_names(self, people: Sequence[str]) -> dict[str, str]:
-        """The names of these users that Slack says within a moment, by id. Cached for a day."""
+        people = [sender] if incoming.is_private and not is_allowed else people
         today = self.services.clock.now().date()
         with suppress(TimeoutError, SendError):  # then an id stays an id
             async with asyncio.timeout(_NAMES_S):
                 for user in people[:_MOST_NAMES]:
                     if (user, today) not in self._names:
                         put_bounded(self._names, (user, today), await self._api.name_of(user), _MOST_CACHED)
-        return {user: name for user in people if (name := self._names.get((user, today)))}
+        names = {user: name for user in people if (name := self._names.get((user, today)))}
+        text = _MENTIONED_ID.sub(
+            lambda match: f"@{names[match[1]]} ({match[1]})" if match[1] in names else match[0], incoming.text
+        )
+        name = "" if is_allowed else names.get(sender, "")
+        accepted = await self.receive(replace(incoming, text=text, sender_name=name))
+        self._history.note(incoming, accepted=accepted)
 
 
 def _blocks(chunk: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:
@@ -293,3 +317,111 @@ def _blocks(chunk: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:
         text = {"type": "plain_text", "text": label, "emoji": True}
         elements.append({"type": "button", "action_id": f"say-{number}", "text": text, "value": value})
     return [*sections, {"type": "actions", "elements": elements}]
+
+
+def read_event(data: Mapping[str, Any], me: BotIdentity, *, reply_in_thread: bool) -> SlackIncoming | None:
+    """Read a message event; None for other events and for messages of bots, including our own."""
+    event = Payload.of(data)
+    is_mention = event.get("type") == "app_mention"
+    if not is_mention and (event.get("type") != "message" or event.text("subtype") not in _USER_SUBTYPES):
+        return None
+    user, chat, ts = event.text("user"), event.text("channel"), event.text("ts")
+    if not (user and chat and ts) or user in (me.user, "USLACKBOT") or event.get("bot_id") or event.get("hidden"):
+        return None
+    text = event.text("text")
+    shares = [share for share in event.parts("attachments") if share.get("is_share") or share.get("is_msg_unfurl")]
+    files = [file for payload in (event, *shares) for file in payload.parts("files")]
+    away = [file for file in files if file.get("mode") in _UNAVAILABLE_MODES]
+    lines = [to_plain_text(text, me.user, me.name)]
+    for share in shares:
+        if shared := share.text("text"):
+            author = share.text("author_name") or share.text("author_id")
+            lines.append(f"[forwarded{' from ' + author if author else ''}]\n{to_plain_text(shared, me.user, me.name)}")
+    for file in away:  # a link if it is stored elsewhere, else a note
+        where = file.text("url_private") if file.get("mode") == "external" else "is not to be had"
+        lines.append(f"[file: {file.text('name') or 'a file'} {where}]")
+    kind, thread = _kind(event, chat), event.text("thread_ts")
+    is_named = _mention_of(me.user).search(text) is not None
+    return SlackIncoming(
+        user,
+        chat,
+        "\n".join(line for line in lines if line),
+        message_id=ts,
+        thread_id=thread or (ts if reply_in_thread and kind != "im" else None),
+        is_private=kind == "im",
+        is_group_chat=kind == "mpim",
+        is_mentioned=is_mention or is_named or event.get("parent_user_id") == me.user,
+        attachments=tuple(describe_file(file) for file in files if file not in away and file.text("id"))[:_MAX_FILES],
+        quotes_others=bool(shares),
+        sent_at=event.time("ts", ticks_per_s=1),
+        is_mention_event=is_mention,
+    )
+
+
+def read_command(data: Mapping[str, Any]) -> SlackIncoming | None:
+    """Read a slash command of the app: `/nanobot what is new` is "what is new", `/stop` is "/stop"."""
+    payload = Payload.of(data)
+    user, chat = payload.text("user_id"), payload.text("channel_id")
+    command, trigger = payload.text("command"), payload.text("trigger_id")
+    if not (user and chat and command and trigger):
+        return None
+    words = payload.text("text").strip()
+    text = (words or "/help") if command == _COMMAND else f"{command} {words}".strip()
+    kind = "im" if payload.get("channel_name") == "directmessage" else _kind(payload, chat)
+    is_private, is_group = kind == "im", kind == "mpim"
+    return SlackIncoming(
+        user, chat, text, message_id=trigger, is_private=is_private, is_group_chat=is_group, is_mentioned=True
+    )
+
+
+def read_press(data: Mapping[str, Any]) -> SlackIncoming | None:
+    """Read a button press as a message with the button's value, in the chat of the button."""
+    payload = Payload.of(data)
+    action = next((action for action in payload.parts("actions") if action.get("type") == "button"), Payload())
+    user, chat = payload.text("user", "id"), payload.text("channel", "id") or payload.text("container", "channel_id")
+    value, pressed = action.text("value"), action.text("action_ts") or payload.text("trigger_id")
+    if payload.get("type") != "block_actions" or not (user and chat and value and pressed):
+        return None
+    return SlackIncoming(
+        user,
+        chat,
+        value,
+        message_id=pressed,
+        thread_id=payload.text("message", "thread_ts") or payload.text("container", "thread_ts") or None,
+        is_private=_kind(Payload(), chat) == "im",
+        is_mentioned=True,
+        sent_at=Payload(ts=pressed).time("ts", ticks_per_s=1),
+    )
+
+
+def _kind(payload: Payload, chat: str) -> str:
+    return payload.text("channel_type") or ("im" if chat.startswith("D") else "channel")
+
+
+def _mention_of(user: str) -> "re.Pattern[str]":
+    return re.compile(rf"<@{re.escape(user)}(?:\|[^<>]*)?>")
+
+
+def to_plain_text(text: str, me: str, my_name: str) -> str:
+    """The plain text, without a mention of the bot at its start."""
+    own = re.compile(rf"\A(?:\s*{_mention_of(me).pattern}[ \t]*[,:]?)+\s*")
+    plain = _MARK.sub(lambda match: _read(match, me, my_name), own.sub("", text))
+    return plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
+
+
+def _read(match: "re.Match[str]", me: str, my_name: str) -> str:
+    sign, target, label = match[1], match[2], match[3]
+    if sign == "@":
+        return f"@{my_name if target == me else label or target}"
+    if sign == "#":
+        return f"#{label or target}"
+    if sign == "!":  # <!here>, <!subteam^S1|@team>, <!date^1^{date}|1 May>
+        return label or f"@{target.partition('^')[0]}"
+    if not label or _bare(label) == _bare(target):
+        return target.removeprefix("mailto:").removeprefix("tel:")
+    return f"{label} ({target})"
+
+
+def _bare(address: str) -> str:
+    """An address as people write it, without scheme: Slack makes every address a link."""
+    return re.sub(r"\A(?:mailto:|tel:)?(?:https?://)?|/\Z", "", address).lower()

@@ -5,6 +5,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -18,18 +19,15 @@ from nanobot.channels.errors import (
     UndeliverableError,
     require_settings,
 )
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError, describe_reason
+from nanobot.channels.incoming import Payload
+from nanobot.channels.media import Attachment, MediaError, MediaKind, describe_reason
 from nanobot.channels.outgoing import Outgoing, stream_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.rest import Answer, RestClient, open_download
-from nanobot.channels.slack.incoming import BotIdentity, describe_file
 from nanobot.config.channels import SlackConfig
 
 log = logging.getLogger(__name__)
 
 API = "https://slack.com/api"
-_MOST_MISSED = 200
 _LONGEST_NAME = 80
 _OF_SLACK = (".slack.com", ".slack-gov.com")
 """Hosts that may see the bot's token."""
@@ -99,6 +97,14 @@ _ADVICE = {
 """Why a message is undeliverable, by error code."""
 
 
+@dataclass(frozen=True, slots=True)
+class BotIdentity:
+    """The bot's user, from `auth.test`."""
+
+    user: str
+    name: str = "nanobot"
+
+
 class SlackApi(RestClient):
     """The requests of the bot, as forms, which all methods take."""
 
@@ -138,7 +144,11 @@ class SlackApi(RestClient):
             )
         listed = answer.headers.get("x-oauth-scopes", "")
         if scopes := {scope.strip() for scope in listed.split(",") if scope.strip()}:
-            _check_scopes(scopes)
+            if "chat:write" not in scopes:
+                text = _SETUP["missing_scope"].format(key=_BOT.key, scope="chat:write", add_scope=_BOT.add_scope)
+                raise ChannelSetupError(text)
+            if without := [f"{scope} ({loss})" for scope, loss in _USEFUL_SCOPES.items() if scope not in scopes]:
+                log.warning("slack: the app lacks %s. Add scopes at %s, then reinstall it.", ", ".join(without), APPS)
         self.me = BotIdentity(answer.body.text("user_id"), answer.body.text("user") or "nanobot")
         return self.me
 
@@ -151,20 +161,6 @@ class SlackApi(RestClient):
         chat_id = await self.chat_id_of(chat)
         form = {"unfurl_links": 0, "unfurl_media": 0, **more}  # a form has no booleans
         return (await self.ask("chat.postMessage", channel=chat_id, text=text, thread_ts=thread, **form)).text("ts")
-
-    async def edit(self, chat: str, ts: str, text: str) -> None:
-        await self.ask("chat.update", channel=await self.chat_id_of(chat), ts=ts, text=text)
-
-    async def react(self, chat: str, ts: str, name: str) -> None:
-        """Add a reaction to a message; no error if it has it already."""
-        try:
-            await self.ask("reactions.add", channel=chat, timestamp=ts, name=name)
-        except UndeliverableError as error:
-            if "already_reacted" not in str(error):
-                raise
-
-    async def take_back(self, chat: str, ts: str, name: str) -> None:
-        await self.ask("reactions.remove", channel=chat, timestamp=ts, name=name)
 
     async def upload(self, chat: str, thread: str | None, path: Path, file: Outgoing) -> str:
         """Upload a file in three steps (docs.slack.dev/messaging/working-with-files#upload). Return its id."""
@@ -198,13 +194,6 @@ class SlackApi(RestClient):
                 raise MediaError(f"Slack answered {response.status_code}")
             async for chunk in response.aiter_bytes():
                 yield chunk
-
-    async def messages_after(self, chat: str, thread: str | None, ts: str) -> list[Payload]:
-        """The messages of a chat or thread after this one, oldest first: at most the last two hundred."""
-        method = "conversations.history" if thread is None else "conversations.replies"
-        answer = await self.ask(method, channel=chat, oldest=ts, limit=_MOST_MISSED, ts=thread)
-        later = (message for message in answer.parts("messages") if message.text("ts") != ts)
-        return sorted(later, key=lambda message: message.text("ts"))
 
     async def name_of(self, user: str) -> str:
         """The display name of a user, in one line; empty for an unknown user or without the scope users:read."""
@@ -270,15 +259,21 @@ class SlackApi(RestClient):
         return UndeliverableError(f"Slack: {advice.format(bot=self.me.name)} ({code})")
 
 
-def _check_scopes(scopes: set[str]) -> None:
-    if "chat:write" not in scopes:
-        text = _SETUP["missing_scope"].format(key=_BOT.key, scope="chat:write", add_scope=_BOT.add_scope)
-        raise ChannelSetupError(text)
-    if without := [f"{scope} ({loss})" for scope, loss in _USEFUL_SCOPES.items() if scope not in scopes]:
-        log.warning("slack: the app lacks %s. Add scopes at %s, then reinstall it.", ", ".join(without), APPS)
-
-
 def _setup_text(answer: Answer, token: _Token) -> str:
     """What the owner has to do about a refusal."""
     scope = answer.body.text("needed") or "connections:write"
     return _SETUP.get(str(answer.code), _REJECTED).format(code=answer.code, scope=scope, **token._asdict())
+
+
+def describe_file(file: Payload) -> Attachment:
+    """An attachment as Slack describes it. Its source is empty if the event has only the id."""
+    content_type = file.text("mimetype")
+    kind = MediaKind.VOICE if file.text("subtype") == "slack_audio" else MediaKind.of_type(content_type)
+    return Attachment(
+        kind,
+        file.text("id") or None,
+        file.text("name") or None,
+        content_type or None,
+        int(file.number("size")) or None,
+        source=file.text("url_private_download") or file.text("url_private"),
+    )

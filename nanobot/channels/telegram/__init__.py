@@ -1,6 +1,6 @@
 """Telegram, by long polling.
 
-`channel` has TelegramChannel, `bot` connects to Telegram and converts the SDK's errors, `incoming` reads an update.
+`channel` has TelegramChannel; `bot` is the SDK as we use it: the connection, its errors, messages as `Incoming`.
 """
 
 from nanobot.net.http import load_httpx

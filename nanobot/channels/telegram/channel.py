@@ -20,16 +20,26 @@ from telegram.error import ChatMigrated, TelegramError
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, UndeliverableError
 from nanobot.channels.inbox import until_saved
-from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import LoginStep, ShowStep
+from nanobot.channels.incoming import Incoming, Payload
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
-from nanobot.channels.payload import Payload
-from nanobot.channels.telegram.bot import Raw, connection_error, download, error_of, get_updates, open_bot
-from nanobot.channels.telegram.incoming import button_data, menu_name, merge_album, read_message, read_press
+from nanobot.channels.telegram.bot import (
+    Raw,
+    button_data,
+    connection_error,
+    download,
+    error_of,
+    get_updates,
+    menu_name,
+    merge_album,
+    open_bot,
+    read_message,
+    read_press,
+)
 from nanobot.config.channels import TelegramConfig
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import TELEGRAM
@@ -61,8 +71,6 @@ _METHODS = {
 
 @dataclass(slots=True)
 class TelegramState:
-    """The saved state of one bot."""
-
     bot: str = ""
     offset: int | None = None
     """The first unconfirmed update."""
@@ -73,8 +81,6 @@ class TelegramState:
 
 
 class TelegramChannel(ChatChannel):
-    """Private chats, groups and topics of one bot."""
-
     name = "telegram"
     dialect = TELEGRAM
     largest_file = 50 * 1024 * 1024
@@ -88,17 +94,17 @@ class TelegramChannel(ChatChannel):
     """How long to wait for further parts of an album."""
     group_interval_s: ClassVar[float] = 3.0
     """A group accepts twenty messages a minute, including edits (core.telegram.org/bots/faq)."""
+    config: TelegramConfig
 
     def __init__(self, config: TelegramConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._section = config
         self._current_bot: tg.Bot | None = None
         self._state = TelegramState()
         self._has_warned = False
 
     async def start(self) -> None:
         """Serve until the connection ends. Raises ChannelSetupError for a token or proxy that cannot be used."""
-        async with open_bot(self._section) as bot:
+        async with open_bot(self.config) as bot:
             self._state = await self.load_state(TelegramState(str(bot.id)))
             self._check_privacy(bot)
             self._current_bot = bot
@@ -112,7 +118,7 @@ class TelegramChannel(ChatChannel):
 
     async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Show which bot the token belongs to. Raises ChannelSetupError; SendError if Telegram is unreachable."""
-        async with open_bot(self._section) as bot:
+        async with open_bot(self.config) as bot:
             show(LoginStep(f"The token works. Your bot is {bot.first_name}:", link=bot.link))
         return True
 
@@ -136,7 +142,7 @@ class TelegramChannel(ChatChannel):
                 if album < len(updates):
                     await self._take(await self._wait_for_album(bot, updates[album:]))
             except TelegramError as error:
-                problem = connection_error(error, self._section)
+                problem = connection_error(error, self.config)
                 if has_failed:
                     raise problem from None
                 has_failed, wait_s = True, 0.0
@@ -226,7 +232,7 @@ class TelegramChannel(ChatChannel):
             await self.save_state(self._state)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        return download(self._bot, attachment.source, self._section.proxy)
+        return download(self._bot, attachment.source, self.config.proxy)
 
     # sending
 
@@ -290,7 +296,7 @@ class TelegramChannel(ChatChannel):
 
     def _fields(self, to: Address, options: SendOptions) -> dict[str, Any]:
         """The parameters that every message has."""
-        quoted = _number_of(options.reply_to or "") if self._section.reply_to_message else None
+        quoted = _number_of(options.reply_to or "") if self.config.reply_to_message else None
         buttons = [
             tg.InlineKeyboardButton(button.label, callback_data=button_data(number, button))
             for number, button in enumerate(options.buttons)
@@ -342,7 +348,7 @@ class TelegramChannel(ChatChannel):
 
     def _check_privacy(self, bot: tg.Bot) -> None:
         """Warn once if the bot's privacy mode hides group messages that the config wants it to receive."""
-        policy = self._section.group_policy
+        policy = self.config.group_policy
         if policy != "mention" and not bot.can_read_all_group_messages and not self._has_warned:
             self._has_warned = True
             log.warning(

@@ -11,12 +11,11 @@ import logging
 import os
 import secrets
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -26,14 +25,12 @@ from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
-from nanobot.channels.login import LoginStep, ShowStep
-from nanobot.channels.media import Attachment, StoredAttachment
-from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.payload import Payload
-from nanobot.channels.websocket.chat import ClientChat
-from nanobot.channels.websocket.frames import (
+from nanobot.channels.incoming import Payload
+from nanobot.channels.media import Attachment, MediaKind, StoredAttachment
+from nanobot.channels.websocket.chat import (
     EXPECTED,
     NAME,
+    ClientChat,
     Fields,
     FrameError,
     encode_frame,
@@ -92,16 +89,14 @@ class BoundedConnection(ServerConnection):
 
 
 class WebSocketChannel(BaseChannel):
-    """The channel `websocket`."""
-
     name = "websocket"
     stall_s = 0.0  # there may be no client for days; each connection has its own pings
     delta_interval_s = 0.05
 
-    def __init__(self, config: WebSocketConfig | Mapping[str, Any], bus: MessageBus) -> None:
-        section = config if isinstance(config, WebSocketConfig) else WebSocketConfig.model_validate(config)
-        super().__init__(section, bus)
-        self._section = section
+    config: WebSocketConfig
+
+    def __init__(self, config: WebSocketConfig, bus: MessageBus) -> None:
+        super().__init__(config, bus)
         self._epoch = secrets.token_hex(8)
         self._tokens: dict[str, str] = {}
         self._chats: dict[str, ClientChat] = {}
@@ -112,11 +107,11 @@ class WebSocketChannel(BaseChannel):
 
     @property
     def supports_streaming(self) -> bool:
-        return self._section.streaming
+        return self.config.streaming
 
     async def start(self) -> None:
         """Listen until cancelled. Raises ChannelSetupError for settings that cannot be used."""
-        section = self._section
+        section = self.config
         self._tokens = await asyncio.to_thread(self._load_tokens)
         self._chats = {name: self._chats.get(name) or ClientChat(name) for name in self._tokens}
         tls = _tls(section)
@@ -156,24 +151,23 @@ class WebSocketChannel(BaseChannel):
             server.close()
             await server.wait_closed()
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Show where clients connect, and a generated token. Raises ChannelSetupError."""
-        section = self._section
+    async def check_login(self) -> str:
+        """Say where clients connect, and a generated token."""
+        section = self.config
         tokens = await asyncio.to_thread(self._load_tokens)
         lines = [f"Clients connect to {'wss' if section.ssl_certfile else 'ws'}://{section.host}:{section.port}"]
         if section.token or section.clients:
             lines.append(f"with the tokens that the config has for: {', '.join(tokens)}.")
         else:
             lines.append(f"with this token:\n  {tokens[DEFAULT_CLIENT]}")
-        show(LoginStep("\n".join(lines)))
-        return True
+        return "\n".join(lines)
 
     def _load_tokens(self) -> dict[str, str]:
         """The token of each client: from the config, or if it has none, a generated one from the state folder.
 
         Blocking. Raises ChannelSetupError.
         """
-        section = self._section
+        section = self.config
         tokens = {name: client.token for name, client in section.clients.items()}
         if section.token and DEFAULT_CLIENT in tokens:
             raise ChannelSetupError(
@@ -198,9 +192,6 @@ class WebSocketChannel(BaseChannel):
                 "channels.websocket: two clients have the same token, so they cannot be told apart. Give each its own."
             )
         return tokens or {DEFAULT_CLIENT: _stored_token(self.services.state)}
-
-    async def stop(self) -> None:
-        """Nothing left to do: `start` closed all connections."""
 
     # sending
 
@@ -341,10 +332,10 @@ class WebSocketChannel(BaseChannel):
         """
         with suppress(ConnectionClosed):
             while True:
-                await asyncio.sleep(self._section.ping_interval_s)
+                await asyncio.sleep(self.config.ping_interval_s)
                 received = socket.received
                 pong = asyncio.ensure_future(await socket.ping())
-                await asyncio.wait([pong], timeout=self._section.ping_timeout_s)
+                await asyncio.wait([pong], timeout=self.config.ping_timeout_s)
                 if socket.received == received:
                     await socket.close(1011, "no answer to a ping")
 
@@ -356,7 +347,13 @@ class WebSocketChannel(BaseChannel):
             ids = {name: frame.text(name) for name in ("id", "file") if frame.text(name)}
             match frame.text("type"):
                 case "message":
-                    return await self._take_message(chat, frame) | ids
+                    incoming = read_message(chat.name, frame)
+                    if files := frame.parts("media"):
+                        incoming = replace(incoming, fetch=partial(self._store_files, files))
+                    try:
+                        return {"type": "ack", "accepted": await self.receive(incoming)} | ids
+                    except StorageError as error:
+                        return {"type": "nack", "reason": str(error)} | ids
                 case "fetch":
                     return await chat.read_part(frame)
                 case "ping":
@@ -365,20 +362,11 @@ class WebSocketChannel(BaseChannel):
         except FrameError as error:
             return {"type": "error", "reason": str(error)} | ids
 
-    async def _take_message(self, chat: ClientChat, frame: Payload) -> Fields:
-        incoming, files = read_message(chat.name, frame), frame.parts("media")
-        if files:
-            incoming = replace(incoming, fetch=partial(self._store_files, files))
-        try:
-            return {"type": "ack", "accepted": await self.receive(incoming)}
-        except StorageError as error:
-            return {"type": "nack", "reason": str(error)}
-
     async def _store_files(self, files: Sequence[Payload]) -> list[StoredAttachment]:
         """Store the files of a message. Raises FrameError, which rejects the message."""
         stored = []
         for file in files:
-            chunks = await open_attachment(file, self._section.media_folders)
+            chunks = await open_attachment(file, self.config.media_folders)
             kind = next((kind for kind in MediaKind if kind == file.text("kind")), MediaKind.FILE)
             name, content_type = file.text("name") or file.text("path"), file.text("mime") or None
             attachment = Attachment(kind, name=name, content_type=content_type)
@@ -388,6 +376,11 @@ class WebSocketChannel(BaseChannel):
 
 async def _send_frames(socket: ServerConnection, chat: ClientChat, after: int | None) -> None:
     """Send the kept and the new frames, at the pace of this connection, until it is closed."""
+
+    def confirm(seq: int, pong: "asyncio.Future[float]") -> None:
+        if not pong.cancelled() and pong.exception() is None:
+            chat.confirm(seq)
+
     if after is None:
         sent, seen = chat.before_undelivered(), chat.last
     else:
@@ -405,17 +398,12 @@ async def _send_frames(socket: ServerConnection, chat: ClientChat, after: int | 
             sent = seen = newest
             if has_undelivered:
                 pong = asyncio.ensure_future(await socket.ping())
-                pong.add_done_callback(partial(_confirm, chat, newest))
+                pong.add_done_callback(partial(confirm, newest))
     except ConnectionClosed:
         return
     except Exception:  # close it: a client that gets nothing would not notice
         log.exception("websocket: a connection failed")
         await socket.close(1011)
-
-
-def _confirm(chat: ClientChat, seq: int, pong: "asyncio.Future[float]") -> None:
-    if not pong.cancelled() and pong.exception() is None:
-        chat.confirm(seq)
 
 
 async def _refuse(socket: ServerConnection, code: int, reason: str) -> None:

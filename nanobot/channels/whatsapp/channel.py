@@ -19,17 +19,14 @@ from urllib.parse import urlsplit
 
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError, require_settings
-from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.login import LoginStep, ShowStep
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
+from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing, stream_outgoing
-from nanobot.channels.payload import Payload
 from nanobot.channels.status import ChannelState
-from nanobot.channels.whatsapp.connection import Connection, connect_bridge
-from nanobot.channels.whatsapp.process import find_node, install_bridge, run_bridge
+from nanobot.channels.whatsapp.bridge import Connection, connect_bridge, find_node, install_bridge, run_bridge
 from nanobot.config.channels import WhatsAppConfig
 from nanobot.config.paths import expand, get_data_dir
 from nanobot.errors import NanobotError
@@ -369,7 +366,11 @@ def read_message(data: Mapping[str, object], me: AbstractSet[str], numbers: Mapp
     if not (chat and ids and message_id):
         return None
     is_group = message.get("isGroup") is True
-    quote, quotes_others = _read_quote(message.part("quoted"), {*ids, *me}, me)
+    quote, quotes_others, quoted = "", message.get("forwarded") is True, message.part("quoted")
+    if said := quoted.text("text").strip():
+        quoted_author = Sender.of(quoted.text("sender")).id
+        quote = quoted_lines(said, "you" if quoted_author in me else "a message")
+        quotes_others = quotes_others or quoted_author not in {*ids, *me}
     text = message.text("content")
     for own in me:
         digits = re.escape(own.strip("+").removesuffix(_LID))
@@ -384,17 +385,9 @@ def read_message(data: Mapping[str, object], me: AbstractSet[str], numbers: Mapp
         alternate_ids=tuple(ids[1:]),
         sender_name=message.text("pushName"),
         attachments=_read_files(message.get("media")),
-        quotes_others=quotes_others or message.get("forwarded") is True,
+        quotes_others=quotes_others,
         sent_at=message.time("timestamp", ticks_per_s=1),
     )
-
-
-def _read_quote(quoted: Payload, own: AbstractSet[str], me: AbstractSet[str]) -> tuple[str, bool]:
-    """The quoted message for the model, and whether somebody else wrote it than the sender or the bot."""
-    if not (text := quoted.text("text").strip()):
-        return "", False
-    author = Sender.of(quoted.text("sender")).id
-    return quoted_lines(text, "you" if author in me else "a message"), author not in own
 
 
 def _read_files(media: object) -> tuple[Attachment, ...]:

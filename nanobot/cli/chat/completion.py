@@ -59,24 +59,25 @@ class ChatCompleter(Completer):
         if _COMMAND.fullmatch(text):
             yield from _complete_name(text[1:], "/", self._commands)
         elif (resume := _RESUME.fullmatch(text)) is not None:
-            yield from self._complete_conversation(resume[1])
+            for number, item in self.conversations.items():
+                if resume[1].lower() in f"{number} {item.name} {item.title}".lower():
+                    yield Completion(item.name, -len(resume[1]), f"{number}. {item.title}", item.describe())
         elif word is not None and word[1] == "$":
             yield from _complete_name(word[2], "$", self._skills())
         elif word is not None:
             yield from self._files(word[2])
-
-    def _complete_conversation(self, typed: str) -> Iterator[Completion]:
-        for number, item in self.conversations.items():
-            if typed.lower() in f"{number} {item.name} {item.title}".lower():
-                yield Completion(item.name, -len(typed), f"{number}. {item.title}", item.describe())
 
     def _files(self, typed: str) -> Iterator[Completion]:
         """What is in the typed folder; after that, files and folders found by the letters typed."""
         folder, _, start = typed.rpartition("/")
         inside = Path(folder + "/" if folder or typed.startswith("/") else "").expanduser()
         shown = {typed}
+
+        def is_offered(name: str) -> bool:  # hidden names only if the prefix starts with a dot
+            return name.lower().startswith(start.lower()) and name.startswith(".") <= start.startswith(".")
+
         for root in self._folders:
-            for name in _list_names(root / inside, start):
+            for name in sorted(islice(filter(is_offered, _entries(root / inside)), _MAX_FILES)):
                 if (path := typed[: len(typed) - len(start)] + name) not in shown:
                     shown.add(path)
                     yield Completion(name, start_position=-len(start))
@@ -92,17 +93,6 @@ def _complete_name(start: str, mark: str, choices: Mapping[str, str]) -> Iterato
     for name, text in choices.items():
         if name.lower().startswith(start.lower()):
             yield Completion(name, start_position=-len(start), display=mark + name, display_meta=text)
-
-
-def _list_names(folder: Path, start: str) -> list[str]:
-    """Names with this prefix, folders with a trailing slash; hidden names only if the prefix starts with a dot."""
-    names = []
-    for name in _entries(folder):
-        if name.lower().startswith(start.lower()) and not (name.startswith(".") and not start.startswith(".")):
-            names.append(name)
-            if len(names) >= _MAX_FILES:
-                break
-    return sorted(names)
 
 
 def _find_files(root: Path, typed: str, max_entries: int) -> list[str]:

@@ -7,21 +7,22 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome, TurnResult, parse_answer
-from nanobot.cli.chat.event_lines import FAILURES
-from nanobot.cli.chat.plain import JsonLinesOutput, PlainOutput
-from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
-from nanobot.cli.chat.typed_lines import (
+from nanobot.cli.chat.keyboard import (
     EXIT_WORDS,
+    INTERRUPT_SIGNALS,
+    TERMINATION_SIGNALS,
     answering_questions,
+    exit_code_for,
     find_mentioned_files,
+    handle_signals,
     is_interactive,
     next_line,
 )
-from nanobot.cli.terminal import Paint, SafeStream, can_redraw, repair_output, strip_control, wants_colour, write_text
+from nanobot.cli.chat.turn_output import FAILURES, JsonLinesOutput, PlainOutput
+from nanobot.cli.output import Paint, SafeStream, can_redraw, repair_output, strip_control, write_text
 from nanobot.errors import StorageError
 from nanobot.gateway.control.backend import ChatBackend, choose_session, show_messages, terminal_message
 
@@ -79,14 +80,10 @@ async def _prompt_line(bot: ChatBackend, session_key: str) -> str | None:
         write_text(sys.stderr, "> ")
         reading = asyncio.create_task(next_line())
         async with show_messages(bot, session_key, show):
-            with handle_signals(INTERRUPT_SIGNALS, partial(_cancel, reading)):
+            with handle_signals(INTERRUPT_SIGNALS, lambda _number, task=reading: task.cancel()):  # type: ignore[misc]
                 await asyncio.wait([reading])
         line = "" if reading.cancelled() else reading.result()
     return None if not line or line.strip().lower() in EXIT_WORDS else repair_output(line.rstrip("\r\n"))
-
-
-def _cancel(task: asyncio.Task[Any], _signal: int) -> None:
-    task.cancel()
 
 
 class _Turn:
@@ -157,7 +154,6 @@ class _OneShot(_Turn):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, text: str, media: Sequence[str]) -> int:
-        """Return the exit code."""
         result = await self.answer(text, media)
         if self._created_job and (note := await self._bot.jobs_problem()) and note not in result.text:
             self._stderr.write(f"Note: {note}\n")  # whatever the model said, no process runs the job
@@ -215,7 +211,7 @@ async def _open_output(*, as_json: bool, markdown: bool) -> AsyncIterator[tuple[
         return
     from nanobot.cli.chat.screen import Screen, TerminalSurface  # slow to import
 
-    surface, paint = TerminalSurface(sys.stdout), Paint(wants_colour(sys.stdout))
+    surface, paint = TerminalSurface(sys.stdout), Paint.on(sys.stdout)
     screen = Screen(surface, paint, markdown=markdown, stderr=SafeStream(sys.stderr))
     screen.begin()
     refresh = asyncio.create_task(screen.keep_alive())

@@ -49,7 +49,7 @@ from prompt_toolkit.widgets import SearchToolbar
 from nanobot.agent.events import ApprovalAsked
 from nanobot.cli.chat.completion import can_complete
 from nanobot.cli.chat.screen import BEGIN_UPDATE, END_UPDATE, Screen, max_live_rows
-from nanobot.cli.terminal import repair_output, write_text
+from nanobot.cli.output import repair_output, write_text
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 
 MAX_HISTORY_CHARS = 50_000
@@ -72,7 +72,6 @@ class ChatHistory(FileHistory):
         return []
 
     def store_string(self, string: str) -> None:
-        """Append a line."""
         if len(string) <= MAX_HISTORY_CHARS:
             with suppress(OSError):
                 super().store_string(repair_output(string))
@@ -100,11 +99,8 @@ class PasteStore:
 
     def expand(self, line: str) -> str:
         """Replace the marks in a line by the pasted texts."""
-        return _MARK.sub(self._expand_mark, line)
-
-    def _expand_mark(self, mark: re.Match[str]) -> str:
-        number = int(mark[1])
-        return self._pastes[number - 1] if 1 <= number <= len(self._pastes) else mark[0]
+        texts = {str(number): text for number, text in enumerate(self._pastes, 1)}
+        return _MARK.sub(lambda mark: texts.get(mark[1], mark[0]), line)
 
 
 MENU_ROWS = 12
@@ -139,18 +135,15 @@ class _OneWriteOutput(Vt100_Output):
         return False
 
     def flush(self) -> None:
-        """Flush, unless held."""
         if not self.held:
             super().flush()
 
     def hold(self) -> None:
-        """Start an update."""
         if not self.held:
             self.held = True
             self.write_raw(BEGIN_UPDATE)
 
     def release(self) -> None:
-        """End the update and flush."""
         if self.held:
             self.held = False
             self.write_raw(END_UPDATE)
@@ -193,7 +186,7 @@ class Prompt:
             multiline=True,
             history=ChatHistory(history_file),
             completer=ThreadedCompleter(completer),
-            complete_while_typing=Condition(self._can_complete),
+            complete_while_typing=Condition(lambda: can_complete(self._buffer.document.text_before_cursor)),
             enable_history_search=False,
             accept_handler=self._accept,
         )
@@ -216,7 +209,6 @@ class Prompt:
 
     @property
     def live_rows(self) -> int:
-        """The maximum number of live lines."""
         return max_live_rows(self._output.get_size().rows)
 
     def show(self, permanent: str, live: str) -> None:
@@ -286,7 +278,6 @@ class Prompt:
                 self.is_suspended = False
 
     def ring(self) -> None:
-        """Ring the terminal's bell."""
         self._output.write_raw("\a")
         self._output.flush()
 
@@ -305,9 +296,6 @@ class Prompt:
             buffer.text = full  # the history keeps what was sent
         return not self._chat.accept_line(full)
 
-    def _can_complete(self) -> bool:
-        return can_complete(self._buffer.document.text_before_cursor)
-
     def _build_layout(self) -> Layout:
         search = SearchToolbar(Buffer(name=SEARCH_BUFFER), ignore_case=True)
         typing = BufferControl(
@@ -317,10 +305,15 @@ class Prompt:
             include_default_input_processors=False,
             preview_search=True,
         )
+
+        def lines(text: Callable[[], AnyFormattedText], is_shown: Callable[[], bool]) -> ConditionalContainer:
+            window = Window(FormattedTextControl(text), dont_extend_height=True)
+            return ConditionalContainer(window, Condition(is_shown))
+
         rows = HSplit(
             [
-                _conditional_lines(lambda: ANSI(self._live), Condition(lambda: bool(self._live))),
-                _conditional_lines(self._queued_lines, Condition(lambda: bool(self._chat.waiting))),
+                lines(lambda: ANSI(self._live), lambda: bool(self._live)),
+                lines(self._queued_lines, lambda: bool(self._chat.waiting)),
                 Window(height=1),
                 Window(
                     typing,
@@ -330,10 +323,7 @@ class Prompt:
                     dont_extend_height=True,
                 ),
                 search,
-                ConditionalContainer(
-                    Window(FormattedTextControl(self._bottom_line), height=1, dont_extend_height=True),
-                    Condition(lambda: self._buffer.complete_state is None),
-                ),
+                lines(self._bottom_line, lambda: self._buffer.complete_state is None),
             ],
             align=VerticalAlign.TOP,
         )
@@ -424,10 +414,6 @@ class Prompt:
 
 def _is_folder(completion: Completion | None) -> bool:
     return completion is not None and completion.text.endswith("/")
-
-
-def _conditional_lines(text: Callable[[], AnyFormattedText], shown: Condition) -> ConditionalContainer:
-    return ConditionalContainer(Window(FormattedTextControl(text), dont_extend_height=True), shown)
 
 
 def _output(stream: TextIO) -> Output:

@@ -32,8 +32,8 @@ from nanobot.agent.events import (
     TurnEnded,
     TurnEvent,
 )
-from nanobot.cli.chat.event_lines import failure_line, format_turn_end, running_tool_lines, tool_call_lines
-from nanobot.cli.terminal import Paint, SafeStream, strip_control
+from nanobot.cli.chat.turn_output import failure_line, format_turn_end, running_tool_lines, tool_call_lines
+from nanobot.cli.output import Paint, SafeStream, strip_control
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +93,9 @@ class TerminalSurface:
 
     @property
     def live_rows(self) -> int:
-        """The maximum number of live lines."""
         return max_live_rows(shutil.get_terminal_size().lines)
 
     def show(self, permanent: str, live: str) -> None:
-        """Append permanent lines and replace the live ones."""
         if not (permanent or live or self._live):
             return
         update = permanent + live
@@ -129,7 +127,6 @@ class GrowingText:
         self._has_blocks = False
 
     def feed(self, text: str) -> None:
-        """Add text."""
         self._rest += text
 
     def take(self, width: int, rows: int, *, is_complete: bool = False) -> tuple[list[str], list[str]]:
@@ -189,8 +186,6 @@ class _RunningTool:
 
 @dataclass(slots=True)
 class _TurnView:
-    """The display state of the running turn."""
-
     answer: GrowingText | None = None
     tools: dict[str, _RunningTool] = field(default_factory=dict)
     waiting_since: float = 0.0
@@ -318,7 +313,6 @@ class Screen:
         self.lines([(paint or self._paint.dim)(line) for line in self._plain(text)])
 
     def expand_last_call(self) -> None:
-        """Show the whole output of the last tool call."""
         if (event := self._last_call) is None:
             self.say("No tool has run yet.")
             return

@@ -22,18 +22,20 @@ from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.completion import ChatCompleter
-from nanobot.cli.chat.event_lines import output_lines
-from nanobot.cli.chat.prompt import Prompt
-from nanobot.cli.chat.screen import Screen
-from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
-from nanobot.cli.chat.typed_lines import (
+from nanobot.cli.chat.keyboard import (
     EXIT_WORDS,
     SHELL_PREFIX,
+    TERMINATION_SIGNALS,
+    exit_code_for,
     find_mentioned_files,
     format_choices,
+    handle_signals,
     terminal_command,
 )
-from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
+from nanobot.cli.chat.prompt import Prompt
+from nanobot.cli.chat.screen import Screen
+from nanobot.cli.chat.turn_output import output_lines
+from nanobot.cli.output import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.backend import ChatBackend, SessionInfo, choose_session, current_folder, terminal_message
 from nanobot.gateway.control.client import GATEWAY_BACK
@@ -66,8 +68,6 @@ _ECHO_LINES, _ECHO_CHARS = 12, 2000
 
 
 class ChatSession:
-    """The state of one interactive chat."""
-
     def __init__(
         self,
         bot: ChatBackend,
@@ -213,7 +213,6 @@ class ChatSession:
         return line
 
     def _take_waiting(self, limit: int) -> list[InboundMessage]:
-        """Remove and return lines to merge into the running turn."""
         messages = self._mergeable_messages()[:limit]
         for _ in messages:
             self._echo(self.waiting.popleft())
@@ -246,7 +245,6 @@ class ChatSession:
         self.screen.say(text, self._paint.red)
 
     async def _update_model(self) -> SessionInfo:
-        """Update the model in the bottom line."""
         session = await self._bot.session_info(self._session_key)
         self._meter.model = session.model
         self._meter.window_tokens, self._meter.in_window = session.window_tokens, session.window_used
@@ -429,7 +427,6 @@ class UsageMeter:
         self._cost_usd = 0.0
 
     def __call__(self, event: TurnEvent) -> None:
-        """Add the usage of a step."""
         if isinstance(event, RunStarted):
             self.model = event.model
         elif isinstance(event, StepEnded):

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanobot.cli.common import EXIT_INTERRUPTED, Setup, get_data_paths, read_setup, selected
-from nanobot.cli.output import print_line
-from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control
+from nanobot.cli.output import can_redraw, is_terminal, print_line, repair_output, strip_control
 from nanobot.errors import NanobotError, StorageError, UsageError
 from nanobot.gateway.control.backend import CHANNEL, DEFAULT_SESSION
 
@@ -141,7 +140,6 @@ class Backends:
     async def open_local(self) -> "AsyncIterator[tuple[ChatBackend, str]]":
         """A bot in this process."""
         from nanobot.gateway.control.backend import LocalBackend
-        from nanobot.runtime.build import build_runtime  # takes 200 ms
         from nanobot.security.secrets import redact_all
         from nanobot.utils.log import LogTarget, set_up_logging
 
@@ -150,9 +148,7 @@ class Backends:
             _allow_current_folder(setup)
         log = LogTarget(setup.paths.logs / "agent.log", "WARNING", "DEBUG" if self.logs else None)
         set_up_logging(log, redact_all)
-        async with build_runtime(
-            setup.config, data_dir=setup.data_dir, workspace=setup.workspace, model=self.model
-        ) as runtime:
+        async with setup.open_runtime(self.model) as runtime:
             bot = LocalBackend(runtime)
             bot.register_message_tool()
             async with AsyncExitStack() as stack:

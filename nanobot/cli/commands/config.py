@@ -4,6 +4,7 @@ import json as jsonlib
 import os
 import shlex
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,6 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="For example age
 
 
 def path() -> None:
-    """Print the path of the config file, also if it does not exist yet."""
     typer.echo(str(paths.get_config_path()))
 
 
@@ -50,9 +50,11 @@ def set_(
     key: KeyArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Text, or JSON for numbers, lists and objects.")],
 ) -> None:
-    """Set a value. It is checked before it is saved."""
     key_path = find_key(key)
-    set_key(paths.get_config_path(), key_path, _candidates(value))
+    meanings: list[Any] = [value]
+    with suppress(ValueError):
+        meanings.insert(0, jsonlib.loads(value))
+    set_key(paths.get_config_path(), key_path, meanings)
     shown = mask_value(key_path, value) if is_secret(key_path) else value
     typer.echo(f"{dotted(key_path)} = {shown}")
 
@@ -91,11 +93,3 @@ def _edit_until_valid(editor: list[str], draft: Path, file: Path) -> None:
         write_document(text, file)
         print_line(f"Config saved: {file}")
         return
-
-
-def _candidates(value: str) -> list[Any]:
-    """What a word of the command line may mean: JSON, else text."""
-    try:
-        return [jsonlib.loads(value), value]
-    except ValueError:
-        return [value]

@@ -4,9 +4,8 @@ Every change takes the store's lock; a running gateway sees it within seconds.
 """
 
 import asyncio
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,9 +18,6 @@ from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, CronSchedule, Misfire, Notify, Run
 from nanobot.errors import NanobotError, UsageError
 from nanobot.utils.text import count_noun, duration, format_when
-
-if TYPE_CHECKING:
-    from nanobot.bus.events import Address
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 10.0
@@ -42,32 +38,6 @@ CronOption = Annotated[
 AtOption = Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once, e.g. at 2026-12-24T18:00.")]
 ZoneOption = Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id or name, from `nanobot cron list`.")]
-
-
-@dataclass(frozen=True)
-class CronContext:
-    setup: Setup
-    service: CronService
-
-    def parse_schedule(
-        self, every: str | None, cron: str | None, at: str | None, tz: str | None, *, is_forced: bool = False
-    ) -> CronSchedule:
-        """The schedule of these options. Raises NanobotError for an interval below a minute, unless it is forced."""
-        every_s = None if every is None else parse_seconds(every)
-        schedule = parse_schedule(every_seconds=every_s, cron_expr=cron, at=at, tz=tz, user_zone=self.service.timezone)
-        interval_s = seconds_between_runs(schedule)
-        if interval_s < _MIN_INTERVAL_S and not is_forced:
-            raise NanobotError(
-                f"That runs every {interval_s:g} s, and each run is a model call: {86_400 / interval_s:,.0f} a day. "
-                "Choose a minute or more, or add --force."
-            )
-        return schedule
-
-    def show(self, job: CronJob) -> None:
-        """Print the job and its next runs."""
-        print_text(format_job(job, self.service.zone_of(job), self.service.next_instants(job)), wraps=True)
-        if not self.service.is_served():
-            print_line(NEEDS_GATEWAY, err=True)
 
 
 def add(
@@ -109,13 +79,18 @@ def add(
         raise UsageError('What should the agent do or say then? For example: nanobot cron add 18:00 "Call Ann"')
     if [every, cron, at].count(None) != 2:
         raise UsageError(f"When should it run? Give one of -e SECONDS, -c EXPR and --at TIME, for example {_EXAMPLE}.")
-    jobs = _open_jobs()
-    schedule = jobs.parse_schedule(every, cron, at, tz, is_forced=force)
+    setup, service = _open_jobs()
+    schedule = _parse_schedule(service, every, cron, at, tz, is_forced=force)
     has_target = channel is not None or to is not None
-    chat = _default_chat(jobs.setup) if deliver is not False and not has_target else None
+    chat = None
+    if deliver is not False and not has_target:
+        from nanobot.pairing.store import PairingStore  # slow to import
+        from nanobot.runtime.audience import ChatPrivacy
+
+        chat = ChatPrivacy(setup.config, PairingStore(setup.paths), setup.sessions()).owners_chat()
     if chat is not None:
         channel, to = chat.channel, chat.chat_id
-    job = jobs.service.add_job(
+    job = service.add_job(
         name,
         schedule,
         message,
@@ -128,9 +103,9 @@ def add(
         misfire_within_s=None if within is None else parse_seconds(within),
     )
     if json:
-        print_json({**job.to_json(), "nextRunsMs": jobs.service.next_instants(job)})
+        print_json({**job.to_json(), "nextRunsMs": service.next_instants(job)})
     else:
-        jobs.show(job)
+        _show(service, job)
     if chat is not None:
         print_line(f"Delivers to {to_one_line(f'{channel} {to}')} (--no-deliver keeps it silent).", err=True)
     elif not job.payload.deliver and deliver is None:
@@ -147,23 +122,22 @@ def edit(
     tz: ZoneOption = None,
 ) -> None:
     """Change what a job does, or when, and print its next three runs. What is not given stays."""
-    jobs = _open_jobs()
-    job, schedule = jobs.service.find_job(job_id), None
+    _, service = _open_jobs()
+    job, schedule = service.find_job(job_id), None
     if (every, cron, at) != (None, None, None):
-        schedule = jobs.parse_schedule(every, cron, at, tz)
+        schedule = _parse_schedule(service, every, cron, at, tz)
     elif message is None and name is None:
         raise UsageError(f"What should change? Give -m TEXT, -n NAME, or one of -e, -c and --at: {_EXAMPLE}.")
-    jobs.service.change_job(job.id, name=name, message=message, schedule=schedule)
-    jobs.show(jobs.service.find_job(job.id))
+    service.change_job(job.id, name=name, message=message, schedule=schedule)
+    _show(service, service.find_job(job.id))
 
 
 def list_(
     include_disabled: Annotated[bool, typer.Option("-a", "--all", help="Include disabled jobs.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the jobs, next to run first."""
-    jobs = _open_jobs()
-    selected, zone_of = jobs.service.list_jobs(include_disabled=include_disabled), jobs.service.zone_of
+    _, service = _open_jobs()
+    selected, zone_of = service.list_jobs(include_disabled=include_disabled), service.zone_of
     columns: dict[str, Column] = {
         "Job": "id",
         "Name": "name",
@@ -173,29 +147,29 @@ def list_(
         "Last": lambda job: "running" if job.runs.running is not None else job.state.last_status,
     }
     print_list(selected, columns, as_json=json, empty=_NO_JOBS, to_json=CronJob.to_json)
-    print_warnings(jobs.service.unreadable())
+    print_warnings(service.unreadable())
 
 
 def remove(job_id: IdArgument) -> None:
     """Remove a job. Its history is kept."""
-    jobs = _open_jobs()
-    job = jobs.service.find_job(job_id)
-    jobs.service.remove_job(job.id)
+    _, service = _open_jobs()
+    job = service.find_job(job_id)
+    service.remove_job(job.id)
     print_text(f'Removed job {job.id} "{to_one_line(job.name)}".', wraps=True)
 
 
 def enable(job_id: IdArgument) -> None:
     """Enable a job and print its next three runs."""
-    jobs = _open_jobs()
-    jobs.service.enable_job(jobs.service.find_job(job_id).id, enabled=True)
-    jobs.show(jobs.service.find_job(job_id))
+    _, service = _open_jobs()
+    service.enable_job(service.find_job(job_id).id, enabled=True)
+    _show(service, service.find_job(job_id))
 
 
 def disable(job_id: IdArgument) -> None:
     """Disable a job. Runs missed meanwhile are not made up for."""
-    jobs = _open_jobs()
-    job = jobs.service.find_job(job_id)
-    jobs.service.enable_job(job.id, enabled=False)
+    _, service = _open_jobs()
+    job = service.find_job(job_id)
+    service.enable_job(job.id, enabled=False)
     print_text(f'Job {job.id} "{to_one_line(job.name)}" is disabled.', wraps=True)
 
 
@@ -204,12 +178,12 @@ def run(
     force: Annotated[bool, typer.Option("-f", "--force", help="Run it even if it is disabled.")] = False,
 ) -> None:
     """Run a job now, in the gateway if one is running. The schedule is not affected."""
-    jobs = _open_jobs()
-    job = jobs.service.find_job(job_id)
+    setup, service = _open_jobs()
+    job = service.find_job(job_id)
     if not (job.enabled or force):
         raise NanobotError(f"Job {job.id} is disabled. Run it anyway with `nanobot cron run {job.id} -f`.")
-    is_served = jobs.service.is_served()
-    row = asyncio.run(_run_in_gateway(jobs.service, job) if is_served else _run_locally(jobs, job))
+    is_served = service.is_served()
+    row = asyncio.run(_run_in_gateway(service, job) if is_served else _run_locally(setup, service, job))
     if row is None:
         raise NanobotError(f"Job {job.id} is already running. See `nanobot cron history {job.id}`.")
     print_line(f"{row.outcome} in {(row.duration_ms or 0) / 1000:.1f} s", err=True)
@@ -223,19 +197,19 @@ def history(
     json: JsonOption = False,
 ) -> None:
     """Show past runs and their results (ran, skipped with the reason, failed), newest first."""
-    jobs = _open_jobs()
-    rows = jobs.service.history(job_id)
+    _, service = _open_jobs()
+    rows = service.history(job_id)
     if not rows and job_id is not None:
-        job_id = jobs.service.find_job(job_id).id
-        rows = jobs.service.history(job_id)
+        job_id = service.find_job(job_id).id
+        rows = service.history(job_id)
     shown = rows[: -last - 1 : -1]
     if json:
         print_json([row.to_json() for row in shown])
         return
-    existing = {job.id: job for job in jobs.service.list_jobs(include_disabled=True)}
+    existing = {job.id: job for job in service.list_jobs(include_disabled=True)}
 
     def due(job: CronJob | None, at_ms: int) -> str:
-        return format_when(from_ms(at_ms, jobs.service.zone_of(job or CronJob("", ""))), relative=False)
+        return format_when(from_ms(at_ms, service.zone_of(job or CronJob("", ""))), relative=False)
 
     running = [
         (due(job, run.at_ms), job.id, job.name, "running")
@@ -257,8 +231,8 @@ def rehearse(
     """Simulate the schedule: what will run in the coming days. Marks collisions and clock changes."""
     from nanobot.cron.simulate import simulate
 
-    jobs = _open_jobs()
-    events = list(islice(simulate(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
+    _, service = _open_jobs()
+    events = list(islice(simulate(service.list_jobs(), days, service.timezone), limit + 1))
     shown = events[:limit]
     columns: dict[str, Column] = {
         "When": lambda event: format_when(from_ms(event.at_ms, event.zone), offset=True, relative=False),
@@ -272,17 +246,7 @@ def rehearse(
         print_line(f"There is more; show it with --limit {limit * 5}.", err=True)
 
 
-def _default_chat(setup: Setup) -> "Address | None":
-    """The owner's private chat on a chat app, if there is one."""
-    from nanobot.pairing.store import PairingStore
-    from nanobot.runtime.audience import ChatPrivacy
-    from nanobot.session.manager import SessionManager
-
-    sessions = SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
-    return ChatPrivacy(setup.config, PairingStore(setup.paths), sessions).owners_chat()
-
-
-def _open_jobs() -> CronContext:
+def _open_jobs() -> tuple[Setup, CronService]:
     """Open the workspace's job store; one in the data folder (earlier releases) is moved there first."""
     setup = read_setup(secrets=False)
     service = CronService(
@@ -292,7 +256,35 @@ def _open_jobs() -> CronContext:
         data_dir=setup.data_dir,
     )
     service.adopt(setup.data_dir / "cron" / "jobs.json")
-    return CronContext(setup, service)
+    return setup, service
+
+
+def _parse_schedule(
+    service: CronService,
+    every: str | None,
+    cron: str | None,
+    at: str | None,
+    tz: str | None,
+    *,
+    is_forced: bool = False,
+) -> CronSchedule:
+    """The schedule of these options. Raises NanobotError for an interval below a minute, unless it is forced."""
+    every_s = None if every is None else parse_seconds(every)
+    schedule = parse_schedule(every_seconds=every_s, cron_expr=cron, at=at, tz=tz, user_zone=service.timezone)
+    interval_s = seconds_between_runs(schedule)
+    if interval_s < _MIN_INTERVAL_S and not is_forced:
+        raise NanobotError(
+            f"That runs every {interval_s:g} s, and each run is a model call: {86_400 / interval_s:,.0f} a day. "
+            "Choose a minute or more, or add --force."
+        )
+    return schedule
+
+
+def _show(service: CronService, job: CronJob) -> None:
+    """Print the job and its next runs."""
+    print_text(format_job(job, service.zone_of(job), service.next_instants(job)), wraps=True)
+    if not service.is_served():
+        print_line(NEEDS_GATEWAY, err=True)
 
 
 async def _run_in_gateway(service: CronService, job: CronJob) -> Run | None:
@@ -315,15 +307,13 @@ async def _run_in_gateway(service: CronService, job: CronJob) -> Run | None:
     return rows[-1]
 
 
-async def _run_locally(jobs: CronContext, job: CronJob) -> Run | None:
+async def _run_locally(setup: Setup, service: CronService, job: CronJob) -> Run | None:
     """Run the job in this process and print its answer: no channel is connected here."""
     from nanobot.agent.events import TurnOutcome  # the engine is slow to import
     from nanobot.cron.notify import may_notify, message_for
     from nanobot.cron.types import Run
-    from nanobot.runtime.build import build_runtime
 
-    setup, payload = jobs.setup, job.payload
-    async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
+    async with setup.open_runtime() as runtime:
 
         async def on_job(job: CronJob, due: Run) -> str:
             if job.payload.verbatim:
@@ -335,12 +325,12 @@ async def _run_locally(jobs: CronContext, job: CronJob) -> Run | None:
             print_text(result.text)
             return result.text
 
-        jobs.service.on_job = on_job
-        ran = await jobs.service.run_job(job.id, force=True)
-    if ran and may_notify(job) and payload.channel != "cli":
-        target = to_one_line(f"{payload.channel}:{payload.to}")
+        service.on_job = on_job
+        ran = await service.run_job(job.id, force=True)
+    if ran and may_notify(job) and job.payload.channel != "cli":
+        target = to_one_line(f"{job.payload.channel}:{job.payload.to}")
         print_line(f"Not sent to {target}: only the gateway is connected to channels.", err=True)
-    return jobs.service.history(job.id)[-1] if ran else None
+    return service.history(job.id)[-1] if ran else None
 
 
 def _target(job: CronJob) -> str:

@@ -1,4 +1,6 @@
-"""`nanobot gateway`: run it, install it as a service, watch it; and `nanobot send` and `web`, which ask it."""
+"""`nanobot gateway`: run it, install it as a service, watch it; `serve`, the same for programs only; and what asks it:
+`channels status` and `test`, `send`, `web`.
+"""
 
 import os
 import sys
@@ -8,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nanobot.cli.common import (
+    NO_API_KEY,
     NO_GATEWAY,
     JsonOption,
     Setup,
@@ -22,12 +25,26 @@ from nanobot.cli.common import (
     require_gateway,
     selected,
 )
-from nanobot.cli.output import print_json, print_line, print_warning, to_one_line
-from nanobot.cli.terminal import is_terminal, repair_output, strip_control, wants_colour
+from nanobot.cli.output import (
+    Column,
+    is_terminal,
+    print_json,
+    print_line,
+    print_list,
+    print_warning,
+    repair_output,
+    strip_control,
+    to_one_line,
+    wants_colour,
+    when,
+)
 from nanobot.config.paths import absolute
 from nanobot.errors import ConfigError, NanobotError, UsageError
 from nanobot.gateway.daemon import ServiceSpec, find_daemon, nanobot_command, require_daemon
 from nanobot.utils.text import duration
+
+if TYPE_CHECKING:
+    from nanobot.config.schema import Config
 
 HARD_EXIT_S = 5.0
 """The process is ended this long after a shutdown request; all durable state is on disk by then."""
@@ -46,14 +63,14 @@ def run(
     if env_file is not None:
         _set_variables(env_file)
     setup = read_setup(warns=False)  # the gateway logs the warnings
-    run_process(setup, verbose=verbose, port=port, allow_empty=allow_empty)
+    _run_process(setup, verbose=verbose, port=port, allow_empty=allow_empty)
 
 
-def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
+def _run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
     """Run a gateway with these `Options` until a signal or a request stops it."""
     import asyncio  # slow; not needed for --help
 
-    from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
+    from nanobot.cli.chat.keyboard import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
     from nanobot.gateway.process import ExitReason, ShutdownRequests
     from nanobot.gateway.service import Options, open_gateway
     from nanobot.security.secrets import redact_all
@@ -88,6 +105,27 @@ def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
 
     if asyncio.run(run_gateway()) is ExitReason.RESTART:
         _restart()
+
+
+def serve(
+    host: Annotated[str | None, typer.Option("-H", "--host", help="Listen on this address.")] = None,
+    port: Annotated[int | None, typer.Option("-p", "--port", min=0, max=65535, help="Port of the API.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option("-t", "--timeout", min=1, metavar="SECONDS", help="For requests that do not stream.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
+) -> None:
+    """Run the HTTP API without chat apps and jobs. A running gateway has it already: then print its address."""
+    running = ask_gateway({"do": "api urls"})
+    if running is not None:
+        typer.echo("The running gateway serves the API:")
+        typer.echo("\n".join(map(str, running["urls"])))
+        typer.echo(NO_API_KEY, err=True)
+        return
+    setup = read_setup(warns=False)
+    if timeout is not None:
+        setup.config.api.timeout = timeout
+    _run_process(setup, verbose=verbose, api_only=True, api_host=host, api_port=port)
 
 
 def _set_variables(env_file: Path) -> None:
@@ -240,6 +278,66 @@ def send(
         typer.echo(to_one_line(str(platform_id)))
 
 
+def channels_status(json: JsonOption = False) -> None:
+    """Show each enabled channel: its state, last messages received and sent, and last error."""
+    report = ask_gateway({"do": "report"})
+    channels = report["channels"] if report is not None else offline_status(read_setup(secrets=False).config)
+    if json:
+        print_json({"running": report is not None, "channels": channels})
+        return
+    columns: dict[str, Column] = {
+        "Channel": "name",
+        "State": "state",
+        "Last received": when("lastReceived"),
+        "Last sent": when("lastSent"),
+        "Last error": lambda row: (row["lastError"] or "").removeprefix(f"{row['name']}: "),
+    }
+    rows = [{"name": name, "lastReceived": "", "lastSent": "", **row} for name, row in channels.items()]
+    print_list(rows, columns, empty="No channel is enabled. Set one up with `nanobot channels login`.")
+    if report is None and channels:
+        print_line(NO_GATEWAY.format(data=get_data_paths().data), err=True)
+
+
+def offline_status(config: "Config") -> dict[str, dict[str, Any]]:
+    """The state of each enabled channel while no gateway is running: `failed` if it could not start, else `off`."""
+    from nanobot.channels.errors import MissingSettingsError  # slow to import
+    from nanobot.channels.platforms import find_platform
+    from nanobot.channels.registry import check_channel
+    from nanobot.config.keypath import camel
+
+    states: dict[str, dict[str, Any]] = {}
+    for name in config.channels.enabled:
+        problem = ""
+        try:
+            check_channel(name, config.plugins.disabled)
+            if (platform := find_platform(name)) is not None:
+                missing = platform.missing_settings(config.channels.section(name))
+                problem = str(MissingSettingsError(name, *map(camel, missing))) if missing else ""
+        except NanobotError as error:
+            problem = str(error)
+        states[name] = {"state": "failed" if problem else "off", "lastError": problem}
+    return states
+
+
+def channels_test(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The channel, from `nanobot channels status`.")],
+    to: Annotated[str | None, typer.Option("--to", metavar="ID", help="The chat; default: its owners.")] = None,
+) -> None:
+    """Send a test message through the running gateway and print the ids the platform gave it."""
+    from nanobot.pairing.store import PairingStore
+
+    places, name = get_data_paths(), name.lower()
+    chats = [to] if to is not None else [*PairingStore(places).load().owners.get(name, ())]
+    if not chats:
+        raise NanobotError(f"{name} has no owner to write to. Give a chat with --to, or pair as its owner first.")
+    text = "This is a test of nanobot. It works."
+    request = {"do": "send", "channel": name, "text": text, "person": to is None}
+    sent = {chat: require_gateway(request | {"to": chat})["ids"] for chat in chats}
+    for chat, ids in sent.items():
+        shown = ", ".join(to_one_line(str(sent_id)) for sent_id in ids)
+        print_line(f"Sent to {name}:{to_one_line(chat)}{f' as {shown}' if shown else ''}.")
+
+
 def web(
     no_open: Annotated[bool, typer.Option("--no-open", help="Only print the link.")] = False,
     qr: Annotated[bool, typer.Option("--qr", help="Show it as a QR code too, for a phone.")] = False,
@@ -250,8 +348,8 @@ def web(
     if qr:
         from urllib.parse import urlsplit
 
-        from nanobot.channels.login import qr_code
         from nanobot.net.http import is_loopback
+        from nanobot.utils.qr_code import qr_code
 
         typer.echo(qr_code(url))
         if is_loopback(urlsplit(url).hostname or ""):

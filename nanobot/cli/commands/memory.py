@@ -27,7 +27,6 @@ CountOption = Annotated[int, typer.Option("-n", "--limit", metavar="N", min=1, h
 
 
 def show(chat: ChatOption = None, json: JsonOption = False) -> None:
-    """Print MEMORY.md, each fact with its id."""
     store, editor = _open_editor(chat)
     facts = editor.facts()
     text = store.read_long_term()
@@ -88,7 +87,6 @@ def pin(fact: FactArgument, chat: ChatOption = None) -> None:
 
 
 def unpin(fact: FactArgument, chat: ChatOption = None) -> None:
-    """Remove the pin from a fact."""
     print_text(f"Unpinned: {_open_editor(chat)[1].pin(fact, pinned=False).text}", wraps=True)
 
 
@@ -121,12 +119,11 @@ NumberArgument = Annotated[
 def dream(chat: ChatOption = None) -> None:
     """Run Dream now: tidy the memory, from what was said since its last pass. Asks no model if nothing is new."""
     from nanobot.agent.memory.dream import DreamOutcome
-    from nanobot.runtime.build import build_runtime  # slow to import
 
     setup = read_setup()
 
     async def tidy() -> tuple[DreamOutcome, str]:
-        async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
+        async with setup.open_runtime() as runtime:
             return await runtime.memory.dreams.run_now(Scope(chat or ""), "terminal", "nanobot memory dream")
 
     outcome, report = asyncio.run(tidy())

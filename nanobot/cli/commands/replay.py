@@ -18,16 +18,23 @@ from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedTur
 from nanobot.agent.trace.replay import Difference, Replay, first_difference, request_facts
 from nanobot.agent.trace.replay import replay as replay_turn
 from nanobot.agent.trace.store import TraceStore
-from nanobot.cli.chat.event_lines import clip_output, diff_paint
+from nanobot.cli.chat.turn_output import clip_output, diff_paint
 from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
-from nanobot.cli.output import columns, format_timestamp, print_json, print_list, to_one_line, when
+from nanobot.cli.output import (
+    Paint,
+    columns,
+    format_timestamp,
+    print_json,
+    print_list,
+    strip_control,
+    to_one_line,
+    when,
+)
 from nanobot.cli.setup import prompts
-from nanobot.cli.terminal import Paint, strip_control, wants_colour
 from nanobot.errors import UsageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import text_of
 from nanobot.security.secrets import redact_named, redact_texts, redact_value
-from nanobot.session.manager import SessionManager
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import count_noun
@@ -55,9 +62,12 @@ def replay(
     if sum((list_, prompt, against is not None)) > 1 or (list_ and turn is not None):
         raise UsageError("--list takes no turn, and --list, --prompt and --against cannot be combined. Leave one out.")
     setup = read_setup()
-    traces = TraceStore(setup.paths.traces)
-    recording = _load_recording(session, setup, traces)
-    printer = TurnPrinter(Paint(wants_colour(sys.stdout)), max(columns(sys.stdout) or 200, 40))
+    traces, sessions = TraceStore(setup.paths.traces), setup.sessions()
+    recording = read_recording(session, sessions, traces)
+    if recording is None:
+        known = [str(row["key"]) for row in sessions.list_sessions()]
+        raise unknown_name_error("session", session, known, "nanobot sessions list")
+    printer = TurnPrinter(Paint.on(sys.stdout), max(columns(sys.stdout) or 200, 40))
     if list_:
         _print_turns(recording, as_json=json)
         return
@@ -88,20 +98,9 @@ def replay(
 
 
 async def _replay(turn: RecordedTurn, prompt: RecordedPrompt, model_name: str, setup: Setup) -> Replay:
-    from nanobot.runtime.build import build_runtime  # slow to import
-
-    async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
+    async with setup.open_runtime() as runtime:
         model = await runtime.models.get(model_name)
         return await replay_turn(turn, prompt, model, clock=runtime.clock, workspace=runtime.workspace)
-
-
-def _load_recording(name: str, setup: Setup, traces: TraceStore) -> Recording:
-    sessions = SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
-    recording = read_recording(name, sessions, traces)
-    if recording is None:
-        known = [str(row["key"]) for row in sessions.list_sessions()]
-        raise unknown_name_error("session", name, known, "nanobot sessions list")
-    return recording
 
 
 def _print_turns(recording: Recording, *, as_json: bool) -> None:
@@ -137,7 +136,6 @@ class TurnPrinter:
     width: int
 
     def turn(self, turn: RecordedTurn) -> list[str]:
-        """A turn from its message to its end."""
         origin = f", from {to_one_line(turn.origin)}" if turn.origin else ""
         title = self.paint.bold(to_one_line(f"{turn.session}, turn {turn.turn_id}"))
         lines = [f"{title}, {format_timestamp(turn.at, seconds=True)}{origin}"]

@@ -7,6 +7,7 @@ import json as json_text
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -50,7 +51,6 @@ class SessionHit(NamedTuple):
 
 
 def list_(json: JsonOption = False) -> None:
-    """List all conversations, newest first, archived ones included."""
     rows = [
         {
             **{key: row[key] for key in ("name", "key", "updated_at", "messages", "archived", "path")},
@@ -135,9 +135,12 @@ def search(
 
 
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
-    """Every visible message that contains the text. Parsing is slow, so lines without it are skipped."""
+    """Every visible message that contains the text, newest first, those in the archives of the months last. Parsing is
+    slow, so lines without it are skipped.
+    """
     needle, written = text.casefold(), json_text.dumps(text, ensure_ascii=False)[1:-1].casefold()
-    for name, data in _session_files(sessions):
+    files = ((str(row["name"]), Path(row["path"]).read_bytes()) for row in sessions.list_sessions())
+    for name, data in chain(files, sessions.packed_files()):
         for line in data.split(b"\n"):
             if b"\\u" not in line and written not in line.decode(errors="replace").casefold():
                 continue  # characters may be escaped
@@ -146,13 +149,6 @@ def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
                 if (start := content.casefold().find(needle)) >= 0:
                     snippet = to_one_line(content[max(0, start - SNIPPET_BEFORE) : start + len(text) + SNIPPET_AFTER])
                     yield SessionHit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
-
-
-def _session_files(sessions: SessionManager) -> Iterator[tuple[str, bytes]]:
-    """The name and the content of every session, newest first, then of those in the archives of the months."""
-    for row in sessions.list_sessions():
-        yield row["name"], Path(row["path"]).read_bytes()
-    yield from sessions.packed_files()
 
 
 def _find_words(setup: Setup, text: str, limit: int) -> list[SessionHit]:
@@ -175,7 +171,7 @@ def _open_index(setup: Setup) -> "SearchIndex":
 
 def _open_sessions() -> tuple[Setup, SessionManager]:
     setup = read_setup(secrets=False)
-    return setup, SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
+    return setup, setup.sessions()
 
 
 def _read_session(sessions: SessionManager, name: str) -> Session:

@@ -11,9 +11,8 @@ import typer
 from nanobot.agent.skills.loader import Skill, SkillsLoader
 from nanobot.agent.skills.manual import LintFinding, Manual, ManualError, decode_manual, parse_manual
 from nanobot.cli.common import JsonOption, read_setup, unknown_name_error
-from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
+from nanobot.cli.output import Column, is_terminal, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cli.setup import prompts
-from nanobot.cli.terminal import is_terminal
 from nanobot.errors import NanobotError
 from nanobot.runtime.skills import skills_loader
 from nanobot.utils.text import count_noun, human_size
@@ -41,7 +40,6 @@ def list_(json: JsonOption = False) -> None:
 
 
 def show(name: NameArgument, json: JsonOption = False) -> None:
-    """Print the instructions a skill gives to the agent."""
     loader = _open()
     skill, text = _get_skill(loader, name), loader.load_skill(name)
     if json:

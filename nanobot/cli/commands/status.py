@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,19 +15,16 @@ from nanobot.agent.subagent.tasks import Task
 from nanobot.agent.work import WorkState, read_work
 from nanobot.cli.commands.providers import provider_facts
 from nanobot.cli.common import JsonOption, Setup, ask_gateway, read_setup
-from nanobot.cli.output import print_heading, print_json, print_line, print_rows, to_one_line
+from nanobot.cli.output import Paint, print_heading, print_json, print_line, print_rows, to_one_line
 from nanobot.cli.setup.probe import current_selection, format_limits, missing_prices, try_model
-from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.config.loader import load_warnings
 from nanobot.config.schema import Config
 from nanobot.config.sources import Setting, sources
 from nanobot.cron.format import format_time
-from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
 from nanobot.runtime.sandbox import command_sandbox
 from nanobot.runtime.skills import skills_loader
 from nanobot.security.sandbox.sandbox import Report as SandboxReport
-from nanobot.session.manager import SessionManager
 from nanobot.utils.locks import ProcessLease
 from nanobot.utils.text import clip_line
 
@@ -54,11 +52,15 @@ def _build_report(setup: Setup, *, include_defaults: bool) -> dict[str, Any]:
     """What `--json` prints; the rows for people say the same in words."""
     config, paths = setup.config, setup.paths
     gateway = ask_gateway({"do": "report"})
-    try:
-        tasks = read_work(paths.database, Task, alive=ProcessLease(paths.leases))
-    except StorageError:
-        tasks = []
-    states = [task.state for task in tasks]
+    states: list[WorkState] = []
+    goals: list[dict[str, str]] = []
+    if paths.database.exists():
+        from nanobot.agent.goals.goal import Goal  # slow to import
+
+        with suppress(StorageError):  # `nanobot doctor` says why
+            states = [task.state for task in read_work(paths.database, Task, alive=ProcessLease(paths.leases))]
+            still_open = [goal for goal in read_work(paths.database, Goal) if not goal.state.is_over]
+            goals = [{"session": it.session_key, "text": it.order.text, "state": it.state} for it in still_open]
     running, waiting = states.count(WorkState.RUNNING), states.count(WorkState.WAITING)
     sandbox = SandboxReport(False, "not needed: commands are disabled (tools.exec.enable is false)")
     if config.tools.exec.enable:
@@ -72,12 +74,12 @@ def _build_report(setup: Setup, *, include_defaults: bool) -> dict[str, Any]:
         "model": current_selection(config, setup.data_dir),
         "probe": None,
         "providers": [facts for facts in providers if facts.key or facts.logged_in],
-        "sessions": len(SessionManager(setup.workspace, old_folder=paths.legacy_sessions).list_sessions()),
+        "sessions": len(setup.sessions().list_sessions()),
         "gateway": {"running": gateway is not None, **{key: gateway[key] for key in _GATEWAY_FACTS if gateway}},
         "channels": _channel_states(config, gateway),
         "jobs": _summarize_jobs(setup),
         "subagents": {"running": running, "waiting": waiting},
-        "goals": _open_goals(setup),
+        "goals": goals,
         "plugins": _plugin_facts(setup, gateway),
         "sandbox": sandbox,
         "skills": [
@@ -97,30 +99,14 @@ def _channel_states(config: Config, gateway: Mapping[str, Any] | None) -> Mappin
         return {name: gateway["channels"].get(name, {"state": "off", "lastError": ""}) for name in names}
     if not names:
         return {}
-    from nanobot.cli.commands.channels import offline_status  # slow to import
+    from nanobot.cli.commands.gateway import offline_status  # slow to import
 
     return offline_status(config)
 
 
-def _open_goals(setup: Setup) -> list[dict[str, str]]:
-    if not setup.paths.database.exists():
-        return []
-    from nanobot.agent.goals.goal import Goal  # slow to import
-
-    try:
-        goals = [goal for goal in read_work(setup.paths.database, Goal) if not goal.state.is_over]
-    except StorageError:
-        return []
-    return [{"session": goal.session_key, "text": goal.order.text, "state": goal.state} for goal in goals]
-
-
 def _summarize_jobs(setup: Setup) -> dict[str, Any]:
     """`problem` says why the jobs could not be read."""
-    service = CronService(
-        setup.paths.jobs_file(setup.workspace),
-        timezone=setup.config.agents.defaults.timezone,
-        data_dir=setup.data_dir,
-    )
+    service = setup.jobs()
     try:
         jobs = service.list_jobs()
     except StorageError as error:
@@ -134,9 +120,9 @@ def _plugin_facts(setup: Setup, gateway: Mapping[str, Any] | None) -> list[dict[
     """The enabled plugins, also those that could not be loaded."""
     if not setup.config.plugins.enabled:
         return []
-    from nanobot.cli.doctor.plugins import load_plugins  # slow to import
+    from nanobot.cli.commands.tools import load_plugins  # slow to import
 
-    plugins = load_plugins(setup.config, setup.paths, setup.workspace)
+    plugins = load_plugins(setup)
     facts: dict[str, dict[str, Any]] = {
         package.name: {
             "name": package.name,
@@ -216,7 +202,7 @@ def _print_report(report: Mapping[str, Any], config: Config) -> None:
         ],
     }
 
-    typer.echo(Paint(wants_colour(sys.stdout)).bold(f"nanobot {report['version']}") + "\n")
+    typer.echo(Paint.on(sys.stdout).bold(f"nanobot {report['version']}") + "\n")
     print_rows(rows.items())
     if problems := [*report["missing_prices"], *problems]:
         print_heading("Problems")

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from nanobot.cli.common import JsonOption, read_setup
-from nanobot.cli.output import print_json, print_line, print_list
-from nanobot.cli.terminal import is_terminal
+from nanobot.cli.output import is_terminal, print_json, print_line, print_list
 from nanobot.usage.ledger import SCHEMA
 from nanobot.usage.sums import By, UsageSum, format_sum, usage_report
 from nanobot.usage.types import format_dollars

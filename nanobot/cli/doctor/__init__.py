@@ -1,1 +1,1 @@
-"""The checks of `nanobot doctor`: decorated functions in these modules, run by `cli/commands/doctor.py`."""
+"""`nanobot doctor`: `command` runs the checks, which are decorated functions in the other modules, and prints them."""

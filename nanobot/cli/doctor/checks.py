@@ -40,16 +40,8 @@ class Finding:
     fix: Fix | None = None
 
 
-def note(text: str, advice: str = "", fix: Fix | None = None) -> Finding:
-    return Finding(Severity.NOTE, text, advice, fix)
-
-
-def warning(text: str, advice: str, fix: Fix | None = None) -> Finding:
-    return Finding(Severity.WARNING, text, advice, fix)
-
-
-def error(text: str, advice: str, fix: Fix | None = None) -> Finding:
-    return Finding(Severity.ERROR, text, advice, fix)
+note, warning, error = (partial(Finding, severity) for severity in Severity)
+"""Make a finding: `warning(text, advice, fix)`."""
 
 
 @dataclass(frozen=True)

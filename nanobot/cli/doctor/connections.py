@@ -1,23 +1,115 @@
-"""Checks that connect: MCP servers and the platforms of channels."""
+"""Checks that connect: the model with real requests (recorded in the ledger), MCP servers, platforms of channels."""
 
 import asyncio
-import logging
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from nanobot.agent.tools.mcp.server import McpServer
-from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.channels.registry import load_channel
-from nanobot.cli.common import require_gateway, unknown_name_error
-from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, Finding, error, note, warning
-from nanobot.cli.output import print_line
+from nanobot.cli.commands.tools import connect_once
+from nanobot.cli.common import require_gateway
+from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, Finding, error, health_check, note, warning
+from nanobot.cli.setup.probe import MAX_TOKENS, current_selection, select_metered
+from nanobot.config.provider_table import context_window
 from nanobot.config.schema import Config
-from nanobot.errors import NanobotError
-from nanobot.runtime.policies import mcp_servers
-from nanobot.utils.clock import SystemClock
+from nanobot.errors import BudgetExceededError, NanobotError, ProviderError
+from nanobot.messages.types import ChatMessage, Content, ToolSchema
+from nanobot.providers.base import CallContext, Finished, TextDelta, call_context_scope
 from nanobot.utils.text import count_noun
+
+SMALL_WINDOW = 16_000
+"""In a smaller window, the tools and the first pages of a file fill it."""
+_RED_SQUARE = (
+    "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAKElEQVR4nO3NsQ0AAA"
+    "zCMP5/un0CNkuZ41wybXsHAAAAAAAAAAAAxR4yw/wuPL6QkAAAAABJRU5ErkJggg=="
+)
+"""A PNG of 32 by 32 pixels, in base64."""
+_COUNT = "Count from one to twenty, in words."
+_PICTURE: Content = [
+    {"type": "text", "text": "Which colour is this picture? Answer with one word."},
+    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_RED_SQUARE}"}},
+]
+_ADD: ToolSchema = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+
+
+@health_check("model", "The model answers and calls tools", limit_s=90.0, uses_network=True)
+def check_model(context: CheckContext) -> Iterator[Finding]:
+    choice = current_selection(context.config, context.data_dir)
+    if not choice.provider:
+        yield error(f"{choice.model} cannot be used: {choice.reason}", "Set up a model with nanobot onboard.")
+        return
+    if choice.provider == "offline":
+        yield note("no model is set up; a stand-in answers", "Set one up with nanobot onboard.")
+        return
+    try:
+        yield from asyncio.run(_probe_model(context))
+    except BudgetExceededError as exc:
+        yield warning(f"The model was not tested: {exc}", "nanobot usage shows what was spent.")
+    except NanobotError as exc:
+        yield error(str(exc), "")
+
+
+async def _probe_model(context: CheckContext) -> list[Finding]:
+    """What the model can do. Raises NanobotError if it does not answer."""
+    config = context.config
+    async with select_metered(config, context.data_dir) as (chosen, provider):
+        model, text_deltas = chosen.model, 0
+        with call_context_scope(CallContext("trial")):
+            async for delta in provider.chat_stream(_asking(_COUNT), None, model, MAX_TOKENS, 0.0):
+                text_deltas += isinstance(delta, TextDelta)
+                if isinstance(delta, Finished) and not (delta.response.content or "").strip():
+                    raise ProviderError(f"{model} gave an empty answer. Try again, or use another model.")
+            response = await provider.chat(
+                _asking("Use the tool `add` to add 17 and 25."), [_ADD], model, MAX_TOKENS, 0.0
+            )
+            try:
+                colour = await provider.chat(_asking(_PICTURE), None, model, MAX_TOKENS, 0.0)
+                sees = "red" in (colour.content or "").lower()
+            except ProviderError:  # a model that rejects an image cannot see
+                sees = False
+        listed = await provider.context_length(model)
+    streams = text_deltas > 1
+    calls_tools = any(call.name == "add" and call.problem is None for call in response.tool_calls)
+    window = config.active_preset().context_window_tokens or listed or context_window(model)
+
+    can = {"answers": True, "streams": streams, "calls tools": calls_tools, "sees images": sees}
+    abilities = ", ".join(ability for ability, is_there in can.items() if is_there)
+    findings = [note(f"{model} ({chosen.name}): {abilities}; a window of {window:,} tokens")]
+    if not calls_tools:
+        findings.append(
+            error(
+                f"{model} did not call a tool it was asked to call, so the agent cannot read files or act.",
+                "Use a model with tool calling; on a local server, check that its chat template supports tools.",
+            )
+        )
+    if window < SMALL_WINDOW:
+        findings.append(
+            warning(
+                f"Its window of {window:,} tokens is small for an agent.",
+                "Use a model with a larger window, or set agents.defaults.contextWindowTokens to its real size.",
+            )
+        )
+    if not streams:
+        findings.append(note("it does not stream", "Answers appear only when they are complete."))
+    if not sees:
+        findings.append(note("it gets only the names of images"))
+    return findings
+
+
+def _asking(content: Content) -> list[ChatMessage]:
+    return [{"role": "user", "content": content}]
+
 
 _SLOW_S = 3.0
 _STILL_WAITING = "Waiting up to a minute; `npx` and `uvx` download a server the first time. Ctrl+C cancels."
@@ -49,8 +141,7 @@ def _server_answers(name: str, context: CheckContext) -> Iterator[Finding]:
                 return
             tools, left_out, unknown = status["tools"], status["leftOut"], status["unknown"]
         else:
-            servers = mcp_servers(context.config, context.data_dir, context.workspace, SystemClock())
-            server, _ = asyncio.run(connect_once(name, servers))
+            server, _ = asyncio.run(connect_once(name, context))
             tools, left_out, unknown = len(server.offered_names()), server.left_out, server.unknown_tools()
     except NanobotError as exc:
         yield error(str(exc), f"Fix this, then try again: nanobot mcp test {name}")
@@ -63,34 +154,6 @@ def _server_answers(name: str, context: CheckContext) -> Iterator[Finding]:
             f"nanobot mcp test {name} shows the names it has.",
         )
     yield note(f"answers, offers {count_noun(tools, 'tool')}")
-
-
-async def known_servers(servers: McpServers | None) -> list[McpServer]:
-    """The servers, each with the tools it offered last time."""
-    if servers is None:
-        return []
-    await servers.load_listings()
-    return servers.servers
-
-
-async def connect_once(name: str, configured: McpServers | None) -> tuple[McpServer, float]:
-    """Connect to a configured server and disconnect again; return it and the seconds it took.
-
-    Raises ServerFailedError, and NanobotError for an unknown name.
-    """
-    logging.getLogger("nanobot.agent.tools.mcp").setLevel(logging.CRITICAL)  # the command reports the failure itself
-    servers = {server.name: server for server in await known_servers(configured)}
-    if name not in servers:
-        raise unknown_name_error("MCP server", name, servers, "nanobot mcp list")
-    server = servers[name]
-    started = time.perf_counter()
-    notice = asyncio.get_running_loop().call_later(_SLOW_S, lambda: print_line(_STILL_WAITING, err=True))
-    try:
-        await server.connect()
-        return server, time.perf_counter() - started
-    finally:
-        notice.cancel()
-        await server.close()
 
 
 def _can_log_in(name: str, context: CheckContext) -> Iterator[Finding]:

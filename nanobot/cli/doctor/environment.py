@@ -1,5 +1,7 @@
-"""Checks of the config, limits, clock, gateway, programs, sandbox and skills."""
+"""Checks of the config, limits, clock, gateway, programs, sandbox, skills and plugins."""
 
+import os
+import shutil
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,11 +12,14 @@ from nanobot.agent.skills.loader import Skill
 from nanobot.agent.skills.package import read_bundle
 from nanobot.agent.tools.mcp.transport import find_program, server_environment
 from nanobot.channels.registry import find, plugin_names
+from nanobot.cli.commands.tools import load_plugins
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, health_check, note, warning
 from nanobot.cli.setup.probe import format_limits, missing_prices
 from nanobot.config.loader import load_warnings
+from nanobot.config.provider_table import find_by_name, plain_name
 from nanobot.errors import NanobotError
 from nanobot.gateway.process import find_lock_holder
+from nanobot.plugins import HOOKS, PROVIDERS, TOOLS, load, names, offers
 from nanobot.runtime.sandbox import command_sandbox
 from nanobot.runtime.skills import skills_loader
 from nanobot.utils.clock import find_zone
@@ -23,6 +28,7 @@ from nanobot.utils.text import count_noun
 
 _FIRST_YEAR = 2025
 _AHEAD_S = 86_400.0
+_FIX_ADVICE = "Ask its author, install another version, or remove it from plugins.enabled."
 
 
 @health_check("config", "The config can be used", reads_config=False)
@@ -155,3 +161,61 @@ def _check_own_skill(skill: Skill) -> Iterator[Finding]:
         if faults:
             count = count_noun(len(faults), "format error")
             yield note(f"The skill {skill.name} works but has {count}: {faults[0].summary}", advice)
+
+
+@health_check("plugins", "Plugins work", limit_s=30.0)
+def check_plugins(context: CheckContext) -> Iterator[Finding]:
+    """Findings for each package with plugins. Loads only enabled ones."""
+    config, settings = context.config, context.config.plugins
+    external_providers = {plain_name(name) for name in config.providers.by_name() if find_by_name(name) is None}
+    unused: dict[str, list[str]] = {}
+    for offer in offers():
+        is_disabled = names(settings.disabled, offer.package)
+        if offer.group in (TOOLS, HOOKS):
+            if not (is_disabled or names(settings.enabled, offer.package)):
+                unused.setdefault(offer.package, []).append(f"{offer.kind} {offer.name}")
+            continue
+        if is_provider := offer.group == PROVIDERS:
+            is_builtin, is_used = find_by_name(offer.name) is not None, plain_name(offer.name) in external_providers
+        else:
+            is_builtin, is_used = find(offer.name) is not None, offer.name in config.channels.enabled
+        if is_builtin:
+            yield warning(
+                f"{offer.package}: its {offer.kind} {offer.name} is also built in, which takes precedence.",
+                "Its author has to rename it.",
+            )
+        if is_used and offer.misfit:
+            yield warning(f"{offer.package}: {offer.misfit}.", "Install a compatible version.")
+        if is_used and is_provider and not is_disabled:
+            try:
+                load(offer.target)
+            except Exception as exc:  # importing a plugin can raise anything
+                message = str(exc) if isinstance(exc, NanobotError) else f"{type(exc).__name__}: {error_text(exc)}"
+                yield error(f"{offer.package}: its provider {offer.name}: {message}", _FIX_ADVICE)
+    if settings.enabled:
+        yield from _enabled_findings(context)
+    for name, program in settings.commands.items():
+        if shutil.which(program.command[0], path=context.environ.get("PATH", os.defpath)) is None:
+            yield error(
+                f"plugins.commands.{name}: there is no program {program.command[0]}.",
+                "Correct its path, or install it.",
+            )
+    for line in (context.gateway or {}).get("plugins", ()):
+        yield error(f"The gateway says: {line}", _FIX_ADVICE)
+    for package, contents in unused.items():
+        yield note(
+            f"{package} is installed but not enabled; it provides the {', the '.join(contents)}",
+            f'To use it, add "{package}" to plugins.enabled.',
+        )
+
+
+def _enabled_findings(context: CheckContext) -> Iterator[Finding]:
+    plugins = load_plugins(context)
+    for problem in plugins.troubles():
+        is_installed = problem not in plugins.missing
+        yield error(f"{problem}.", _FIX_ADVICE if is_installed else "Correct the name, or install it beside nanobot.")
+    for package in plugins.packages:
+        contents = [*(count_noun(len(package.tools), "tool"),) * bool(package.tools)]
+        contents += [*(count_noun(len(package.hooks), "hook"),) * bool(package.hooks)]
+        if contents:
+            yield note(f"{package.name} {package.version} is enabled: {', '.join(contents)}")

@@ -12,7 +12,6 @@ from pathlib import Path
 from nanobot.channels.registry import find
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, health_check, note, security_check, warning
 from nanobot.config.saver import BACKUPS
-from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
 from nanobot.pairing.store import NOBODY, PairingStore
 from nanobot.security.provenance import ProvenanceStore
@@ -133,7 +132,6 @@ def check_disk(context: CheckContext) -> Iterator[Finding]:
 
 @health_check("files.leftovers", "No temporary files are left over", reads_config=False)
 def check_leftovers(context: CheckContext) -> Iterator[Finding]:
-    """No temporary files of interrupted writes."""
     folders = (context.data_dir, context.paths.state, context.workspace, context.workspace / "memory")
     files = [path for folder in folders for path in folder.glob(".*.????????.tmp") if path.is_file()]
     if old := [path for path in files if path.stat().st_mtime < time.time() - _LEFTOVER_AGE_S]:
@@ -187,13 +185,8 @@ def check_sessions(context: CheckContext) -> Iterator[Finding]:
 
 @health_check("stores.jobs", "Jobs can be read")
 def check_jobs(context: CheckContext) -> Iterator[Finding]:
-    service = CronService(
-        context.paths.jobs_file(context.workspace),
-        timezone=context.config.agents.defaults.timezone,
-        data_dir=context.paths.data,
-    )
     try:
-        jobs = service.list_jobs(include_disabled=True)
+        jobs = context.jobs().list_jobs(include_disabled=True)
     except StorageError as exc:
         yield error(str(exc), "No job runs until this is fixed.")
         return

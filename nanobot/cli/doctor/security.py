@@ -5,18 +5,13 @@ import re
 import stat
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
-
-from pydantic import BaseModel
 
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, security_check, warning
 from nanobot.config.environment import is_pointer, secret_files, strings_in
 from nanobot.config.keypath import dotted
-from nanobot.config.schema import McpServerConfig
 from nanobot.net.http import is_loopback
 from nanobot.plugins import EVERY
 from nanobot.runtime.sandbox import command_sandbox, path_policy
@@ -68,7 +63,7 @@ def check_plain_keys(context: CheckContext) -> Iterator[Finding]:
 @security_check("access.everybody", "Only known people can talk to the bot")
 def check_senders(context: CheckContext) -> Iterator[Finding]:
     for name in context.config.channels.enabled:
-        section = _plain(context.config.channels.section(name))
+        section = context.config.channels.section(name).model_dump(by_alias=True)
         lists = {"allowFrom": section, "dm.allowFrom": section.get("dm") or {}, "groupAllowFrom": section}
         for key, holder in lists.items():
             if "*" in (holder.get(key.rpartition(".")[2]) or []):
@@ -144,17 +139,16 @@ def check_write_access(context: CheckContext) -> Iterator[Finding]:
     if extent:
         yield error(f"The workspace is {workspace}: {extent}.", "Give the agent a separate folder.")
     elif os.name == "posix" and workspace.is_dir() and workspace.stat().st_mode & stat.S_IWOTH:
-        fix = partial(_remove_world_write, workspace)
-        yield error(f"Everybody on this machine can write to {workspace}.", f"chmod o-w {workspace}", fix)
+
+        def protect() -> str:
+            workspace.chmod(stat.S_IMODE(workspace.stat().st_mode) & ~stat.S_IWOTH)
+            return f"others can no longer write to {workspace}"
+
+        yield error(f"Everybody on this machine can write to {workspace}.", f"chmod o-w {workspace}", protect)
 
 
 def _resolve(path: Path) -> Path:
     return Path(os.path.realpath(path))
-
-
-def _remove_world_write(folder: Path) -> str:
-    folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~stat.S_IWOTH)
-    return f"others can no longer write to {folder}"
 
 
 @security_check("network.whitelist", "Web tools cannot reach the local network")
@@ -202,22 +196,17 @@ def check_foreign_code(context: CheckContext) -> Iterator[Finding]:
                 f"The MCP server {name} always runs the newest version of {packages[0]}.",
                 f"Pin a version: {packages[0].removesuffix('@latest')}@1.2.3",
             )
-        for key, path in _code_paths(server):
-            if _is_writable_by_agent(context, path):
+        words = [("cwd", server.cwd), ("command", server.command), *(("args", word) for word in server.args)]
+        for key, word in words:
+            path = Path(os.path.expanduser(word))  # noqa: PTH111 - must not raise for an unknown user
+            is_code = path.is_absolute() and (key != "args" or path.suffix in _SCRIPT_SUFFIXES)
+            if is_code and _is_writable_by_agent(context, path):
                 yield error(
                     f"tools.mcpServers.{name}.{key} is {path}, where the agent can write files: the server may load "
                     "them, and it runs with your permissions.",
                     "Move it out of the workspace and tools.allowedPaths; without cwd the server starts in its own "
                     "folder.",
                 )
-
-
-def _code_paths(server: McpServerConfig) -> Iterator[tuple[str, Path]]:
-    """Paths from which an MCP server certainly loads code, with their config keys."""
-    for key, word in (("cwd", server.cwd), ("command", server.command), *(("args", word) for word in server.args)):
-        path = Path(os.path.expanduser(word))  # noqa: PTH111 - must not raise for an unknown user
-        if path.is_absolute() and (key != "args" or path.suffix in _SCRIPT_SUFFIXES):
-            yield key, path
 
 
 def _is_writable_by_agent(context: CheckContext, path: Path) -> bool:
@@ -248,9 +237,3 @@ def check_plain_http(context: CheckContext) -> Iterator[Finding]:
 def _is_key(value: str) -> bool:
     """Whether the text looks like a real key; local servers accept any, such as `not-needed`."""
     return is_worth_hiding(value) and "${" not in value
-
-
-def _plain(section: object) -> dict[str, Any]:
-    if isinstance(section, BaseModel):
-        return section.model_dump(by_alias=True)
-    return dict(section) if isinstance(section, dict) else {}

@@ -1,4 +1,4 @@
-"""Interactive setup of a channel, for `nanobot onboard` and `nanobot channels login`.
+"""`nanobot channels login`: interactive setup of a channel, also for `nanobot onboard`.
 
 Asks only for what is not known, and tries to log in before anything is saved.
 """
@@ -8,23 +8,36 @@ import importlib
 import subprocess
 from collections.abc import Callable, Container
 from dataclasses import replace
+from typing import Annotated
 
 import typer
 
 from nanobot.channels.access import AccessControl, AccessPolicy, Decision, Ignored
+from nanobot.channels.base import print_step
+from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import print_step
 from nanobot.channels.platforms import PLATFORMS, PlatformSetup, SetupField, find_platform
-from nanobot.channels.registry import find
-from nanobot.channels.setup import ChannelSetup, SetupForm, load_sign_in, open_channel, read_form, sdk_problem, try_form
-from nanobot.cli.common import ask_gateway, get_data_paths, selected
+from nanobot.channels.registry import CHANNELS, find, load_channel, plugin_names
+from nanobot.channels.setup import (
+    ChannelSetup,
+    SetupForm,
+    is_set_up,
+    load_sign_in,
+    log_in,
+    open_channel,
+    read_form,
+    sdk_problem,
+    try_form,
+)
+from nanobot.cli.common import Setup, ask_gateway, get_data_paths, read_setup, selected, unknown_name_error
 from nanobot.cli.output import print_heading, print_line, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
 from nanobot.config.channels import ChannelConfig
 from nanobot.config.keypath import camel, mask_value
+from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, UsageError
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
 from nanobot.utils.installation import install_arguments
@@ -35,8 +48,72 @@ CONNECTED = "connected"
 OWNER_WAIT_S = 180.0
 """How long the setup waits for the owner's first message."""
 
+_BUILT_IN = tuple(spec.name for spec in CHANNELS)
 LoadConfig = Callable[[], Config]
 """Load the config without the new channel, fresh at each call."""
+
+
+def login(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help=f"The channel: {', '.join(_BUILT_IN)}.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Ask for all settings again.")] = False,
+    phone: Annotated[
+        str, typer.Option("--phone", metavar="NUMBER", help="WhatsApp: link by a code for this number, not a QR code.")
+    ] = "",
+) -> None:
+    """Set up a channel step by step. If it is set up already, check that it can connect. Without a name, ask which."""
+    setup = read_setup()
+    name = (name or _ask_name(setup.config)).lower()
+    platform = find_platform(name)
+    if platform is not None and (force or not is_set_up(platform, setup.config)):
+        _run_setup(platform, setup, force=force, phone=phone)
+        return
+    setup.config.channels.whatsapp.phone = phone or setup.config.channels.whatsapp.phone
+    known = dict.fromkeys([*_BUILT_IN, *plugin_names(), *setup.config.channels.enabled])
+    if name not in known:
+        raise unknown_name_error("channel", name, known, hint=f"Channels: {', '.join(known)}.")
+    load_channel(name, setup.config.plugins.disabled)  # reports a missing package before `log_in` also logs it
+    try:
+        asyncio.run(log_in(name, setup.config, setup.paths, print_step, force=force))
+    except ChannelSetupError as error:
+        again = f"nanobot channels login {name} --force"
+        hint = f" To enter it again: {again}" if platform is not None and again not in str(error) else ""
+        raise ChannelSetupError(f"{error}{hint}") from error
+    print_line(f"{name} is configured and its credentials work.")
+
+
+def _ask_name(config: Config) -> str:
+    """Ask for one of the channels, shown with their states. Raises UsageError without input."""
+    rows = [
+        (it.name, f"{it.title}: {'set up' if is_set_up(it, config) else f'not set up (needs {it.requires})'}")
+        for it in PLATFORMS
+    ]
+    rows += [(name, f"{name}: enabled, of a plugin") for name in config.channels.enabled if find(name) is None]
+    with prompts.on_interrupt("Nothing was changed."):
+        try:
+            return prompts.choose("Which channel?", rows)
+        except EOFError:
+            raise UsageError(f"Which channel? For example: nanobot channels login {_BUILT_IN[0]}") from None
+
+
+def _run_setup(platform: PlatformSetup, setup: Setup, *, force: bool, phone: str) -> None:
+    try:
+        with prompts.on_interrupt("Nothing was saved."):
+            channel_setup = _ask_channel_setup(platform, load_config, ask_all=force, phone=phone)
+    except EOFError:
+        keys = ", ".join(f"channels.{platform.name}.{camel(field.name)}" for field in platform.required)
+        raise NanobotError(
+            f"{platform.title} is not set up, and there is no interactive input. Run this in a terminal, or set {keys} "
+            f"in {setup.config_path}."
+        ) from None
+    if channel_setup is None:
+        raise NanobotError("Nothing was saved.")
+    channel_setup.save(load_config, setup.config_path, setup.paths)
+    print_line(f"Config saved: {setup.config_path}")
+    if sdk_problem(platform.name):
+        print_line(f"Install its package, then start (or restart) the gateway: nanobot gateway{selected.config_flag}")
+    else:
+        print_line(start_instructions())
+    print_line(next_steps(channel_setup))
 
 
 def next_steps(setup: ChannelSetup) -> str:
@@ -80,7 +157,7 @@ def offer_channels(load: LoadConfig) -> list[ChannelSetup]:
         platform = find_platform(chosen)
         if platform is None:
             return [*setups.values()]
-        if (channel_setup := ask_channel_setup(platform, config_so_far)) is not None:
+        if (channel_setup := _ask_channel_setup(platform, config_so_far)) is not None:
             setups[platform.name] = channel_setup
         typer.echo()
 
@@ -92,7 +169,7 @@ def start_instructions() -> str:
     return f"Start the gateway, and keep it running:\n  nanobot gateway{selected.config_flag}"
 
 
-def ask_channel_setup(
+def _ask_channel_setup(
     platform: PlatformSetup, load: LoadConfig, *, ask_all: bool = False, phone: str = ""
 ) -> ChannelSetup | None:
     """Ask until the login works or the user gives up (None). `ask_all` also asks for what is set already.

@@ -11,8 +11,7 @@ from shutil import get_terminal_size
 import typer
 
 from nanobot.cli.common import EXIT_INTERRUPTED
-from nanobot.cli.output import MAX_COLUMNS, columns, hang
-from nanobot.cli.terminal import Paint, is_terminal, wants_colour
+from nanobot.cli.output import MAX_COLUMNS, Paint, columns, hang, is_terminal
 from nanobot.errors import NanobotError
 
 RETRY, AGAIN, SAVE, LEAVE = "retry", "again", "save", "leave"
@@ -29,7 +28,7 @@ def choose(question: str, options: Sequence[tuple[str, str]], default: str | Non
     if is_interactive():
         answer = _choose_from_menu(question, options, default)
         line = _wrap(f"{question} {dict(options)[answer]}", "  ")
-        typer.echo(Paint(wants_colour(sys.stdout)).dim(question) + line.removeprefix(question))
+        typer.echo(Paint.on(sys.stdout).dim(question) + line.removeprefix(question))
         return answer
     typer.echo(question)
     for number, (value, label) in enumerate(options, 1):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.whatsapp.process import SOURCE, find_node, install_bridge
+from nanobot.channels.whatsapp.bridge import SOURCE, find_node, install_bridge
 from tests.fakes.whatsapp_server import World, link, run_world
 
 

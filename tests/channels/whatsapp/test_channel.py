@@ -203,7 +203,7 @@ async def test_read_receipts_are_sent_if_the_config_says_so(whatsapp, tmp_path):
 
 
 async def test_a_bridge_of_an_earlier_release_works(whatsapp, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.whatsapp.connection._SILENT_S", 0.05)
+    monkeypatch.setattr("nanobot.channels.whatsapp.bridge._SILENT_S", 0.05)
     whatsapp.version = None
     async with live(whatsapp, tmp_path) as life:
         await life.is_up()

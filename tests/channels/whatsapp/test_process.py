@@ -10,7 +10,7 @@ import pytest
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.status import ChannelState
-from nanobot.channels.whatsapp.process import SOURCE
+from nanobot.channels.whatsapp.bridge import SOURCE
 from nanobot.testing.live_channel import live
 from tests.fakes.whatsapp import ANNA, ME, TOKEN
 from tests.support.eventually import eventually
@@ -200,7 +200,7 @@ async def test_the_bridge_ends_when_the_gateway_is_killed(tmp_path, programs):
     variables = {"BRIDGE_STATE": str(tmp_path), "BRIDGE_TOKEN": "t", "AUTH_DIR": "x", "BRIDGE_PORT": str(free_port())}
     program = (
         "import asyncio, sys\nfrom pathlib import Path\n"
-        "from nanobot.channels.whatsapp.process import run_bridge\n"
+        "from nanobot.channels.whatsapp.bridge import run_bridge\n"
         "async def main():\n"
         f"    async with run_bridge({str(programs / 'node')!r}, Path({str(folder)!r}), {variables!r}):\n"
         "        await asyncio.sleep(60)\n"

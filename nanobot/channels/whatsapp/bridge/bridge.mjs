@@ -1,5 +1,5 @@
 // The bridge between nanobot and WhatsApp: Baileys on one side, JSON frames over a WebSocket on 127.0.0.1 on the other.
-// The frames are listed in nanobot/channels/whatsapp/connection.py.
+// The frames are listed in nanobot/channels/whatsapp/bridge.py.
 //
 // Environment: BRIDGE_TOKEN, BRIDGE_PORT, AUTH_DIR (the keys of the linked device, in Baileys' own file format),
 // BRIDGE_STATE (messages that wait, and files), BRIDGE_OWNED (end with stdin), WA_WEBSOCKET_URL (another server).

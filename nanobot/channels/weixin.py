@@ -1,54 +1,72 @@
-"""The WeChat channel: private chats with the bot of a personal account (github.com/Tencent/openclaw-weixin).
+"""The WeChat channel: private chats with the bot of a personal account.
 
 WeChat keeps messages until they are polled for with the next cursor, which happens once they are journaled. It gives
 the bot a token with each message of a person; with the newest one the bot may send some messages, for a day. Whatever
-it may not send waits in the journal until the person writes again.
+it may not send waits in the journal until the person writes again. The CDN keeps files encrypted: AES-128-ECB, padded
+as PKCS #7 says. The login is a QR code that the owner scans; they may have to type a number that the phone shows.
+
+Source: github.com/Tencent/openclaw-weixin, docs/protocol.md, src/api and src/cdn. Errors come as `ret` or `errcode` in
+an answer of 200.
 """
 
 import asyncio
+import base64
 import hashlib
 import logging
+import re
 import secrets
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from http import HTTPStatus
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlencode, urlsplit
 
+from cryptography.hazmat.primitives.ciphers import Cipher, modes
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.padding import PKCS7
+
+from nanobot import __version__
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import AskPerson, LoginStep, ShowStep, SignedIn
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import keep_saved, load_state
 from nanobot.channels.errors import (
     ChannelSetupError,
+    ErrorCodes,
     NotConnectedError,
     SendError,
     UndeliverableError,
     require_settings,
 )
-from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.incoming import Incoming, Payload, quoted_lines
+from nanobot.channels.media import Attachment, MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
-from nanobot.channels.payload import Payload
-from nanobot.channels.weixin.api import (
-    FILE,
-    IMAGE,
-    VIDEO,
-    RestrictedError,
-    WeixinApi,
-    download_file,
-    file_source,
-    is_trusted,
-)
+from nanobot.channels.rest import Answer, NoAnswerError, RestClient, download
 from nanobot.config.channels import WeixinConfig
+from nanobot.errors import NanobotError
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import WEIXIN
 from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
 
+_VERSION = (2, 4, 6)
+"""Of Tencent's plugin, whose requests these are."""
+_CONNECT_S, _ANSWER_S = 10.0, 15.0
+_RESTRICTED, _BAD_ARGUMENT, _LOGGED_OUT = -2, -3, -14
+_LOG_IN_AGAIN = (
+    "WeChat has logged the bot of channels.weixin.token out ({text}). "
+    "Log in again: nanobot channels login weixin --force"
+)
+_IMAGE, _VIDEO, _FILE = 1, 2, 3
+"""Kinds of uploads."""
+_HEX_KEY = re.compile(r"[0-9a-fA-F]{32}")
 _USABLE_S = timedelta(days=1).total_seconds()
 """How long after a person's message the bot may write to them (Tencent/openclaw-weixin, issue 204)."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 3600.0
@@ -57,7 +75,7 @@ _TICKET_S = timedelta(hours=12).total_seconds()
 _LONGEST_POLL_S = 60.0
 """More would be taken for silence (`stall_s`)."""
 _POLL_SLACK_S, _STOP_S, _IDLE_S = 5.0, 2.0, 0.2
-_KINDS = {**dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"), IMAGE), ".mp4": VIDEO}
+_KINDS = {**dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"), _IMAGE), ".mp4": _VIDEO}
 """Of uploads, by suffix; everything else is a file."""
 _FROM_BOT = 2
 _TEXT, _VOICE = 1, 3
@@ -71,6 +89,150 @@ _ITEMS = {
 _FORGOTTEN = "(a message that nanobot no longer has)"
 _LATE = "(This had to wait until you wrote: WeChat took no more messages of mine.)"
 _LAST = "(WeChat takes no more messages of mine until you write again.)"
+PAUSE_S = 1.0
+"""Between two questions for the state of a login."""
+_MOST_CODES = 3
+_STATE_S, _LONGEST_S = 35.0, 480.0
+
+
+class RestrictedError(SendError):
+    """WeChat takes no more messages for now: too many, too fast, or too long after the person's last one."""
+
+
+class WeixinApi(RestClient):
+    """The requests of one bot; without a token only those of the login."""
+
+    codes = ErrorCodes(
+        "WeChat", {_BAD_ARGUMENT: "it does not take the message: {text}"}, setup={_LOGGED_OUT: _LOG_IN_AGAIN}
+    )
+    code_keys = ("errcode", "ret")
+
+    def __init__(self, section: WeixinConfig, token: str = "", base_url: str = "") -> None:
+        super().__init__(base_url or section.base_url)
+        self.cdn_base = section.cdn_base_url.rstrip("/")
+        self._bot_token = token
+        self._route_tag = (section.route_tag or "").strip()
+
+    async def fetch_token(self) -> tuple[str, float]:
+        return self._bot_token, inf
+
+    def authorize(self, token: str) -> dict[str, str]:
+        major, minor, patch = _VERSION
+        headers = {
+            "iLink-App-Id": "bot",
+            "iLink-App-ClientVersion": str(major << 16 | minor << 8 | patch),
+            "AuthorizationType": "ilink_bot_token",
+            "X-WECHAT-UIN": base64.b64encode(str(secrets.randbits(32)).encode()).decode(),
+        }
+        tag = {"SKRouteTag": self._route_tag} if self._route_tag else {}
+        return headers | tag | (super().authorize(token) if token else {})
+
+    def error_of(self, answer: Answer) -> Exception:
+        if answer.code == _RESTRICTED:
+            return RestrictedError(f"WeChat takes no message for now ({answer})")
+        return super().error_of(answer)
+
+    async def ask(
+        self, path: str, body: Mapping[str, Any] | None, *, timeout_s: float = _ANSWER_S, waits: bool = False
+    ) -> Payload:
+        """Send a request and return the answer: empty if it `waits` for something that does not happen in time."""
+        request: dict[str, Any] = {"timeout": (_CONNECT_S, timeout_s, timeout_s, timeout_s)}
+        if body is not None:
+            about = {"channel_version": ".".join(map(str, _VERSION)), "bot_agent": f"nanobot/{__version__} (python)"}
+            request["json"] = {**body, "base_info": about}
+        try:
+            return await self.call("GET" if body is None else "POST", f"/ilink/bot/{path}", **request)
+        except NoAnswerError:
+            if not waits:
+                raise
+        return Payload()
+
+    async def upload(self, to: str, kind: int, data: bytes) -> tuple[dict[str, Any], int]:
+        """Encrypt and upload a file for a person. Return how a message refers to it, and its size there."""
+        key, file_key = secrets.token_bytes(16), secrets.token_hex(16)
+        encrypted = await asyncio.to_thread(encrypt, data, key)
+        answer = await self.ask(
+            "getuploadurl",
+            {
+                "filekey": file_key,
+                "media_type": kind,
+                "to_user_id": to,
+                "rawsize": len(data),
+                "rawfilemd5": hashlib.md5(data, usedforsecurity=False).hexdigest(),
+                "filesize": len(encrypted),
+                "no_need_thumb": True,
+                "aeskey": key.hex(),
+            },
+        )
+        url = answer.text("upload_full_url")
+        if not is_trusted(url, self.cdn_base):
+            query = {"encrypted_query_param": answer.text("upload_param"), "filekey": file_key}
+            url = f"{self.cdn_base}/upload?{urlencode(query)}"
+        headers = {"Content-Type": "application/octet-stream"}
+        taken = await self.exchange("POST", url, content=encrypted, headers=headers)
+        parameter = taken.headers.get("x-encrypted-param", "")
+        if taken.status != HTTPStatus.OK or not parameter:
+            said = taken.headers.get("x-error-message") or f"HTTP {taken.status}"
+            raise (UndeliverableError if taken.status >= 400 else SendError)(f"WeChat does not take the file ({said})")
+        key_text = base64.b64encode(key.hex().encode()).decode()
+        return {"encrypt_query_param": parameter, "aes_key": key_text, "encrypt_type": 1}, len(encrypted)
+
+
+def is_trusted(url: str, configured: str) -> bool:
+    """Whether requests may go to an address of an answer: WeChat's own, with TLS, or the configured server's."""
+    try:
+        parts, own = urlsplit(url), urlsplit(configured)
+    except ValueError:
+        return False
+    is_wechats = parts.scheme == "https" and (parts.hostname or "").endswith(".weixin.qq.com")
+    return is_wechats or (parts.scheme, parts.netloc) == (own.scheme, own.netloc)
+
+
+def file_source(media: Payload, key: str, cdn_base: str) -> str:
+    """The key and the address of a received file; empty if the message tells no address that can be trusted."""
+    url, parameter = media.text("full_url"), media.text("encrypt_query_param")
+    if not (url and is_trusted(url, cdn_base)):
+        url = f"{cdn_base.rstrip('/')}/download?{urlencode({'encrypted_query_param': parameter})}" if parameter else ""
+    return f"{read_key(key or media.text('aes_key'))} {url}" if url else ""
+
+
+def read_key(text: str) -> str:
+    """The 32 hexadecimal digits of a key: they alone, they in base64, or 16 bytes in base64. The text if it is none."""
+    if _HEX_KEY.fullmatch(text):
+        return text
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except ValueError:
+        return text
+    digits = decoded.decode("latin-1")
+    return decoded.hex() if len(decoded) == 16 else digits if _HEX_KEY.fullmatch(digits) else text
+
+
+async def download_file(source: str) -> AsyncIterator[bytes]:
+    """Download a file and decrypt it, if there is a key. Raises MediaError, SendError."""
+    key, _, url = source.partition(" ")
+    if key and not _HEX_KEY.fullmatch(key):
+        raise MediaError("WeChat sent a key that is none")
+    chunks = download("WeChat", url)
+    async for chunk in decrypt(chunks, bytes.fromhex(key)) if key else chunks:
+        yield chunk
+
+
+def encrypt(data: bytes, key: bytes) -> bytes:
+    padder, encryptor = PKCS7(AES.block_size).padder(), Cipher(AES(key), modes.ECB()).encryptor()  # noqa: S305
+    return encryptor.update(padder.update(data) + padder.finalize()) + encryptor.finalize()
+
+
+async def decrypt(chunks: AsyncIterator[bytes], key: bytes) -> AsyncIterator[bytes]:
+    """Decrypt a file. Raises MediaError at its end, if it is not complete or the key is another file's."""
+    decryptor, unpadder = Cipher(AES(key), modes.ECB()).decryptor(), PKCS7(AES.block_size).unpadder()  # noqa: S305
+    async for chunk in chunks:
+        yield unpadder.update(decryptor.update(chunk))
+    try:
+        rest = unpadder.update(decryptor.finalize()) + unpadder.finalize()
+    except ValueError as error:
+        raise MediaError("the file is not complete, or WeChat sent another file's key") from error
+    yield rest
 
 
 @dataclass(slots=True)
@@ -201,20 +363,16 @@ class WeixinChannel(ChatChannel):
         incoming = read_message(message, self._texts, self.config.cdn_base_url)
         if incoming is None:
             return
-        self._renew(incoming, message.text("context_token"))
-        await self.receive(incoming)
-        if incoming.message_id is not None and incoming.text:
-            put_bounded(self._texts, incoming.message_id, incoming.text)
-
-    def _renew(self, incoming: Incoming, token: str) -> None:
-        """Use the token of this message, unless that of a newer one is in use."""
+        token, known = message.text("context_token"), self._state.contexts.get(incoming.chat_id)
         since = incoming.sent_at.timestamp() if incoming.sent_at is not None else self._now
-        known = self._state.contexts.get(incoming.chat_id)
-        if token and (known is None or (token != known.token and since >= known.since)):
+        if token and (known is None or (token != known.token and since >= known.since)):  # else a newer one is in use
             self._state.contexts.pop(incoming.chat_id, None)
             put_bounded(self._state.contexts, incoming.chat_id, Context(token, since))
             self._renewed.set()
             self._renewed.clear()
+        await self.receive(incoming)
+        if incoming.message_id is not None and incoming.text:
+            put_bounded(self._texts, incoming.message_id, incoming.text)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         return download_file(attachment.source)
@@ -253,11 +411,11 @@ class WeixinChannel(ChatChannel):
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         self._context_for(to, options)
-        data, kind = await read_outgoing(file), _KINDS.get(file.suffix, FILE)
+        data, kind = await read_outgoing(file), _KINDS.get(file.suffix, _FILE)
         media, size = await self._api.upload(to.chat_id, kind, data)
-        if kind == IMAGE:
+        if kind == _IMAGE:
             item = {"type": 2, "image_item": {"media": media, "mid_size": size}}
-        elif kind == VIDEO:
+        elif kind == _VIDEO:
             item = {"type": 5, "video_item": {"media": media, "video_size": size}}
         else:
             item = {"type": 4, "file_item": {"media": media, "file_name": file.name, "len": str(len(data))}}
@@ -393,3 +551,66 @@ def _read_items(items: list[Payload], cdn_base: str) -> tuple[str, tuple[Attachm
 def id_of(value: object) -> str:
     """A message's id, which is a number or a text; empty if there is none."""
     return str(value).strip() if isinstance(value, str | int) and value else ""
+
+
+async def scan_code(section: WeixinConfig, show: ShowStep, ask: AskPerson) -> SignedIn:
+    """Log in. Raises NanobotError; safe to cancel."""
+    default = str(WeixinConfig.model_fields["base_url"].default)
+    is_wechats = is_trusted(section.base_url, default)  # an earlier login may have set the server of a region
+    base_url = default if is_wechats else section.base_url
+    until = time.monotonic() + _LONGEST_S
+    for _ in range(_MOST_CODES):
+        async with WeixinApi(section, base_url=base_url) as api:
+            if (signed_in := await _scan_one(section, api, show, ask, until)) is not None:
+                return signed_in
+    raise NanobotError(f"{_MOST_CODES} QR codes have expired. Try again later.")
+
+
+async def _scan_one(
+    section: WeixinConfig, api: WeixinApi, show: ShowStep, ask: AskPerson, until: float
+) -> SignedIn | None:
+    """Show a QR code, and wait until the login is complete. None if the code has expired."""
+    base_url, known = api.base, [token] if (token := section.token.strip()) else []
+    code = await api.ask("get_bot_qrcode?bot_type=3", {"local_token_list": known})
+    url = code.text("qrcode_img_content")
+    if not (code.text("qrcode") and url):
+        raise SendError("WeChat sent no QR code")
+    show(
+        LoginStep(
+            "Scan this in WeChat (微信, 扫一扫). If it is hard to scan, open its link in WeChat:", qr=url, link=url
+        )
+    )
+    number, was_scanned = "", False
+    while time.monotonic() < until:
+        query = {"qrcode": code.text("qrcode")} | ({"verify_code": number} if number else {})
+        try:
+            answer = await api.ask(f"get_qrcode_status?{urlencode(query)}", None, timeout_s=_STATE_S, waits=True)
+        except NotConnectedError:
+            raise
+        except SendError:  # a gateway on the way gave up waiting
+            answer = Payload()
+        match answer.get("status"):
+            case "scaned":
+                number = ""
+                if not was_scanned:
+                    was_scanned = True
+                    show(LoginStep("Scanned. Confirm it on your phone."))
+            case "need_verifycode":
+                number = await ask(
+                    "That is another number. The one on your phone" if number else "The number on your phone"
+                )
+            case "expired" | "verify_code_blocked":
+                return None
+            case "scaned_but_redirect":
+                host = f"{urlsplit(base_url).scheme}://{answer.text('redirect_host')}"
+                api.base = host if is_trusted(host, base_url) else api.base
+            case "binded_redirect":
+                return SignedIn({"token": section.token, "base_url": section.base_url})
+            case "confirmed":
+                if not (token := answer.text("bot_token")):
+                    raise NanobotError("WeChat confirmed the login without a token. Try again.")
+                confirmed = answer.text("baseurl")
+                confirmed = confirmed if is_trusted(confirmed, base_url) else api.base
+                return SignedIn({"token": token, "base_url": confirmed}, answer.text("ilink_user_id"))
+        await asyncio.sleep(PAUSE_S)
+    raise NanobotError(f"Nobody confirmed the login within {_LONGEST_S / 60:.0f} minutes.")

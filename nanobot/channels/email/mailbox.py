@@ -1,4 +1,4 @@
-"""Reads a mailbox with imap-tools, each mail once: despite restarts, other mail programs, and a server that renumbers.
+"""A mailbox over IMAP with imap-tools: one connection, the mails that it fetches, and the reader of the mail tool.
 
 imap-tools blocks, so a connection has a thread of its own. Cancelling shuts its socket down, which ends the thread.
 """
@@ -7,7 +7,6 @@ import asyncio
 import imaplib
 import logging
 import re
-import secrets
 import socket
 import ssl
 import threading
@@ -15,18 +14,21 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, TypeVar
 
-from imap_tools import AND, OR, BaseMailBox, ImapToolsError, MailBox, MailBoxStartTls, MailBoxUnencrypted, UidRange
+from imap_tools import AND, BaseMailBox, ImapToolsError, MailBox, MailBoxStartTls, MailBoxUnencrypted
 from imap_tools.errors import UnexpectedCommandStatusError
 
 from nanobot import __version__
+from nanobot.channels.email.message import Mail, read_mail, split_quote
 from nanobot.channels.email.settings import MailSettings, untrusted_text
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.utils.bounded_dict import put_bounded
+from nanobot.config.channels import EmailConfig
+from nanobot.errors import NanobotError
 from nanobot.utils.storage_error import os_reason
+from nanobot.utils.text import clip, clip_line, human_size
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -36,22 +38,20 @@ MOST_LINES = 1_000_000
 """Of a mail with more bytes or lines only the beginning is read: a million short header lines take a minute."""
 _BEGINNING = 256 * 1024
 _TIMEOUT_S = 30.0
-HOUR_S = 3600.0
-_DAY_S = 86400.0
-_UNREAD_S = 7 * _DAY_S
-"""How much older than the last check an unread mail may be: it may have been moved from another folder."""
-_MOST_MAILS = 2000
-"""Mails kept; of an older thread only its headers tell what it is."""
 _TEMPORARY = re.compile(
     r"\[(?:UNAVAILABLE|INUSE|LIMIT|SERVERBUG|OVERQUOTA)\]|too many|try again|temporar", re.IGNORECASE
 )
 _REFUSED = (imaplib.IMAP4.error, ImapToolsError)
+MAX_SEARCHED = 1000
+"""Most mails whose headers are read for one search, the newest first."""
+_AT_ONCE = 100
+_LONGEST_LINE = 300
+_ANSWER_S = 60.0
+"""How long the mail tool may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedMail:
-    """A mail from the server."""
-
     uid: int
     raw: bytes
     size: int
@@ -59,49 +59,6 @@ class FetchedMail:
     received_at: float | None = None
     """By the server's clock, as a timestamp."""
     is_whole: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class MailRecord:
-    """A received or sent mail."""
-
-    message_id: str
-    chat_id: str
-    thread_id: str | None
-    """None if we started the conversation: answers then belong to the chat itself."""
-    subject: str
-    ancestors: tuple[str, ...]
-    answered_at: float = 0.0
-    """When we sent it, if it is an answer."""
-
-
-@dataclass(slots=True)
-class MailState:
-    """What is kept of one mailbox: the read position, and the mails of its threads."""
-
-    bot: str
-    """User, host and folder."""
-    salt: str = field(default_factory=lambda: secrets.token_hex(16))
-    """A secret: part of the hash in our message ids."""
-    validity: int = 0
-    """The position is meaningless once the server reports another one."""
-    last_uid: int = 0
-    checked_at: float = 0.0
-    """When new mails were last looked for, by the wall clock; 0 if never."""
-    mails: dict[str, MailRecord] = field(default_factory=dict)
-
-    def record(self, mail: MailRecord) -> None:
-        put_bounded(self.mails, f"{mail.message_id} {mail.chat_id.lower()}", mail, _MOST_MAILS)
-
-    def find(self, chat_id: str, message_ids: Sequence[str]) -> MailRecord | None:
-        """The last of these mails that was received from or sent to this person."""
-        keys = (f"{message_id} {chat_id.lower()}" for message_id in reversed(message_ids))
-        return next((self.mails[key] for key in keys if key in self.mails), None)
-
-    def thread(self, chat_id: str, thread_id: str | None) -> list[MailRecord]:
-        """The mails of a thread, the latest first."""
-        chat = (chat_id.lower(), thread_id)
-        return [mail for mail in reversed(self.mails.values()) if (mail.chat_id.lower(), mail.thread_id) == chat]
 
 
 async def in_mailbox(
@@ -339,41 +296,114 @@ def _fetched(about: bytes, raw: bytes) -> FetchedMail:
     )
 
 
-def start_reading(mailbox: Mailbox, state: MailState) -> None:
-    """Begin at the first mail of a folder that is new to us, was renumbered, or restored with lower numbers.
-
-    Which of its mails are read then depends on their age; the journal drops duplicates.
-    """
-    if state.validity != mailbox.validity or 0 < mailbox.next_uid <= state.last_uid:
-        log.info("email: the mailbox is new, or was renumbered; looking through its recent mails")
-        state.validity, state.last_uid = mailbox.validity, 0
+class NoSuchMailError(NanobotError):
+    """The requested mail does not exist."""
 
 
-def new_mails(mailbox: Mailbox, state: MailState, now: float) -> Iterator[FetchedMail]:
-    """The mails after the position, which moves behind each once the next is asked for.
+class MailReader:
+    """Reads the configured mailbox. Both methods raise NanobotError or OSError."""
 
-    Those that are too old are passed over: at the first check all but the unread ones since yesterday, later those
-    that neither arrived nor were written since the last check (the server's clock may be wrong).
-    """
-    new = [uid for uid in mailbox.search(f"UID {state.last_uid + 1}:*") if uid > state.last_uid]  # `*`: at least one
-    if not new and now - state.checked_at < HOUR_S:
-        return
-    is_recent = AND(date_gte=_day(now - _DAY_S), seen=False)
-    if state.checked_at:
-        since, unread = (_day(state.checked_at - age_s) for age_s in (_DAY_S, _UNREAD_S))
-        is_recent = AND(OR(OR(date_gte=since, sent_date_gte=since), AND(date_gte=unread, seen=False)))
-    recent = {*mailbox.search(AND(is_recent, uid=UidRange(str(state.last_uid + 1), "*")))} if new else set()
-    if not state.checked_at and mailbox.next_uid:  # what came since the folder was opened is not old
-        recent.update(uid for uid in new if uid >= mailbox.next_uid)
-    for uid in new:
-        if uid in recent:
-            yield from mailbox.fetch([uid])
-        state.last_uid = uid
-    if state.checked_at and (old := [uid for uid in new if uid not in recent]):
-        text = "email: %d mails are older than the last check, and are not answered. To get an answer, send them again."
-        log.warning(text, len(old))
-    state.checked_at = now
+    def __init__(self, config: Callable[[], EmailConfig], zone: tzinfo | None = None) -> None:
+        """`config` is called each time, since it may change. `zone` is the user's; None for the host's."""
+        self._config = config
+        self._zone = zone
+
+    async def find(
+        self, *, unread: bool, since: datetime | None, sender: str, subject: str, limit: int
+    ) -> dict[str, Any]:
+        """The newest mails that match all criteria, newest first, at most `limit`."""
+        return await self._in_mailbox(
+            lambda settings, mailbox: self._search(settings, mailbox, unread, since, (sender, subject), limit)
+        )
+
+    async def read(self, mail_id: str) -> dict[str, Any]:
+        """One mail by its id from `find`."""
+        validity, _, uid = mail_id.strip().partition("-")
+        if not (validity.isdecimal() and uid.isdecimal()):
+            raise NoSuchMailError(f"{mail_id!r} is no id of a mail. `list` gives each mail one, such as 1-23.")
+
+        def read(settings: MailSettings, mailbox: Mailbox) -> dict[str, Any]:
+            if int(validity) != mailbox.validity:
+                raise NoSuchMailError("The server has renumbered the mailbox since. List the mails again.")
+            for fetched in mailbox.fetch([int(uid)]):
+                return self._whole(settings, mailbox, fetched)
+            raise NoSuchMailError(f"There is no mail {mail_id} any more. List the mails again.")
+
+        return await self._in_mailbox(read)
+
+    async def _in_mailbox(self, work: Callable[[MailSettings, Mailbox], dict[str, Any]]) -> dict[str, Any]:
+        """Raises ChannelSetupError if the channel was switched off."""
+        config = self._config()
+        if not config.enabled:
+            raise ChannelSetupError("channels.email is switched off.")
+        async with asyncio.timeout(_ANSWER_S):
+            settings = await asyncio.to_thread(MailSettings.of, config)
+            return await in_mailbox(settings, lambda mailbox: work(settings, mailbox), read_only=True)
+
+    def _search(
+        self,
+        settings: MailSettings,
+        mailbox: Mailbox,
+        unread: bool,
+        since: datetime | None,
+        words: tuple[str, str],
+        limit: int,
+    ) -> dict[str, Any]:
+        after = since.timestamp() if since is not None else 0.0
+        day = (since - timedelta(days=1)).date() if since is not None else None  # the server uses its own time zone
+        uids = mailbox.search(AND(all=True, seen=False if unread else None, date_gte=day))[::-1]
+        matches: list[dict[str, Any]] = []
+        searched = 0
+        while searched < min(len(uids), MAX_SEARCHED) and len(matches) < limit:
+            batch = uids[searched : searched + _AT_ONCE]
+            searched += len(batch)
+            for head in sorted(mailbox.fetch(batch, headers_only=True), key=lambda head: -head.uid):
+                mail = read_mail(head.raw)
+                fields = (mail.headers.text("From"), mail.subject)
+                fits = all(word.casefold() in text.casefold() for word, text in zip(words, fields, strict=True))
+                is_recent = head.received_at is None or head.received_at >= after
+                if fits and is_recent and len(matches) < limit:
+                    matches.append(self._head(settings, mailbox, head, mail))
+        result: dict[str, Any] = {"mails": matches}
+        if len(matches) < limit and searched < len(uids):
+            result["note"] = (
+                f"Only the newest {searched} of {len(uids)} mails were looked at; ask with since or unread."
+            )
+        return result
+
+    def _head(self, settings: MailSettings, mailbox: Mailbox, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
+        received = ""
+        if fetched.received_at is not None:
+            received = f"{datetime.fromtimestamp(fetched.received_at, UTC).astimezone(self._zone):%Y-%m-%d %H:%M %z}"
+        return {
+            "mail": f"{mailbox.validity}-{fetched.uid}",
+            "received": received,
+            "from": _line(mail, "From"),
+            "sender_proven": settings.verify_sender(mail).is_verified,
+            "subject": clip_line(mail.subject, _LONGEST_LINE),
+            "unread": not fetched.is_seen,
+            "size": human_size(fetched.size),
+        }
+
+    def _whole(self, settings: MailSettings, mailbox: Mailbox, fetched: FetchedMail) -> dict[str, Any]:
+        mail = read_mail(fetched.raw)
+        new, quoted = split_quote(mail.text)
+        most, note = settings.config.max_body_chars, "{left_out} characters left out"
+        result = self._head(settings, mailbox, fetched, mail)
+        result |= {name.lower(): line for name in ("To", "Cc") if (line := _line(mail, name))}
+        result["text"] = clip(new.strip(), most, note)
+        if quoted.strip():
+            result["quoted"] = clip(quoted.strip(), most // 4, note)
+        if mail.files:
+            result["attachments"] = [
+                f"{clip_line(file.name or 'without a name', _LONGEST_LINE)} "
+                f"({file.content_type}, {human_size(len(file.data))})"
+                for file in mail.files
+            ]
+        if not fetched.is_whole:
+            result["note"] = f"The mail is {human_size(fetched.size)}; only its beginning was read."
+        return result
 
 
-def _day(at: float) -> date:
-    return (datetime.fromtimestamp(0, UTC) + timedelta(seconds=max(at, 0))).date()
+def _line(mail: Mail, name: str) -> str:
+    return clip_line(mail.headers.text(name), _LONGEST_LINE)

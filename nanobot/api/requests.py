@@ -1,4 +1,5 @@
-"""The accepted requests: which turn and session each belongs to, so that a client may come back for its answer.
+"""The accepted requests: which turn and session each belongs to, so that a client may come back for its answer; and
+what each asks of its turn.
 
 What a turn said is in its session; this has only what the session lacks.
 """
@@ -7,6 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.feed import Feed
+from nanobot.agent.pipeline.turn import TurnOptions
+from nanobot.bus.events import InboundMessage
+from nanobot.channels.base import BaseChannel
+from nanobot.runtime.build import Runtime
 from nanobot.session.file_names import is_temporary
 from nanobot.utils import codec
 from nanobot.utils.clock import Clock
@@ -14,6 +20,9 @@ from nanobot.utils.database import Database
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
+
+    from nanobot.sdk.output import OutputFormat
+
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS api_requests (
@@ -80,7 +89,6 @@ class ApiRequests:
         return await self._database.ask(insert, is_synced=False)
 
     async def get(self, request_id: str) -> ApiRequest | None:
-        """Return a request by its id."""
         return await self._database.ask(lambda db: _find(db, "id = ?", request_id), is_synced=False)
 
     def set_read(self, request_id: str) -> None:
@@ -119,3 +127,32 @@ class ApiRequests:
 def _find(db: "Connection", where: str, *values: object) -> ApiRequest | None:
     row = db.execute(f"SELECT request FROM api_requests WHERE {where} LIMIT 1", values).fetchone()  # noqa: S608 names of ours
     return codec.from_json(ApiRequest, row[0]) if row is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServices:
+    """The running gateway, as the API uses it."""
+
+    runtime: Runtime
+    feed: Feed
+    channel: BaseChannel
+    """The channel of the API's sessions."""
+    requests: ApiRequests
+
+
+def turn_options(message: InboundMessage) -> TurnOptions:
+    """The options of a message's turn, from `message.request`, which is stored: it also holds after a restart."""
+    asked = {name: value for name, value in message.request.items() if value is not None}
+    form = answer_form(asked.pop("schema", None))
+    if form is not None:
+        asked |= {"answer_format": form.describe(), "format_problem": form.problem}
+    return TurnOptions(**asked)
+
+
+def answer_form(schema: dict[str, Any] | None) -> "OutputFormat | None":
+    """The form of an answer with this JSON schema; None without one. Raises TypeError if it is not valid."""
+    if schema is None:
+        return None
+    from nanobot.sdk.output import OutputFormat  # most requests want a text
+
+    return OutputFormat(schema)

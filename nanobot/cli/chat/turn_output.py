@@ -1,10 +1,26 @@
-"""Text for turn events: a line per tool call, and what remains to be shown when a turn ends."""
+"""Turn events as text: a line per tool call, what remains to be shown when a turn ends, and turns on pipes and dumb
+terminals, as plain text or as JSON lines (`--json`).
 
+There only the answer goes to stdout; tool calls and failures go to stderr.
+"""
+
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
-from nanobot.agent.events import ToolEnded, TurnEnded, TurnEvent, TurnOutcome
-from nanobot.cli.terminal import Paint, strip_control
+from nanobot.agent.events import (
+    ApprovalAsked,
+    Notice,
+    StepEnded,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+    TurnEvent,
+    TurnOutcome,
+)
+from nanobot.cli.output import Paint, SafeStream, escape_control, is_terminal, repair_output, strip_control
+from nanobot.messages.types import INTERRUPTED
 from nanobot.utils.text import count_noun
 
 _MAIN_ARGUMENTS = ("path", "file_path", "command", "pattern", "query", "url", "name", "text", "content")
@@ -14,8 +30,6 @@ _REASON_ROWS = 6
 _READING_TOOLS = frozenset({"read_file", "list_dir", "glob", "grep"})
 """Their output is what a file or folder holds; its size is enough."""
 INDENT = "  "
-
-
 _FRAME = frozenset({"STDERR:", "Exit code: 0", "(no output)"})
 """Lines that the exec tool adds for the model."""
 
@@ -61,7 +75,8 @@ def tool_call_lines(
     lines = [line for line in output_lines(event.content) if line]
     mark = "" if event.ok else "  failed"
     if event.ok and event.display:
-        mark = _diff_size(event.display)
+        added, removed = (sum(line.startswith(sign) for line in event.display.splitlines()) for sign in "+-")
+        mark = f"  +{added} -{removed}" if added or removed else ""
     elif event.ok and event.name in _READING_TOOLS:
         mark = f"  {count_noun(len(lines), 'line')}"
     head = clip_output(
@@ -101,14 +116,7 @@ def _failure_lines(lines: Sequence[str], width: int) -> list[str]:
     return [indent + line for line in plain_lines(reason, width - len(indent))[:_REASON_ROWS]]
 
 
-def _diff_size(display: str) -> str:
-    """`  +3 -1` for a diff."""
-    added, removed = (sum(line.startswith(sign) for line in display.splitlines()) for sign in "+-")
-    return f"  +{added} -{removed}" if added or removed else ""
-
-
 def diff_paint(line: str, paint: Paint) -> Callable[[str], str]:
-    """The colour of a line of a diff."""
     if line.startswith("+"):
         return paint.green
     return paint.red if line.startswith("-") else paint.dim
@@ -140,3 +148,98 @@ def format_turn_end(event: TurnEnded, streamed: Sequence[str]) -> tuple[str, str
     if event.outcome is TurnOutcome.STOPPED:
         return "" if any(text.strip() for text in streamed) else missing, "(stopped)"
     return missing, "(this answer is partial)" if event.outcome is TurnOutcome.PARTIAL else ""
+
+
+_STATUS_COLUMNS = 100
+_CONTINUED_REASONS = ("length", INTERRUPTED)
+"""Finish reasons after which the next step continues the text in the middle of a sentence."""
+
+
+class PlainOutput:
+    """A sink that writes the answer of one turn as plain text."""
+
+    def __init__(self, out: TextIO | None, stderr: TextIO | None) -> None:
+        self.stream = SafeStream(out)
+        self._stderr = SafeStream(stderr)
+        self._is_verbose = is_terminal(stderr)
+        self._paint = Paint.on(stderr)
+        self._texts: list[str] = []
+        self._in_text = False
+        self._arguments: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Write an event. Never raises; see `stream.closed` and `stream.problem`."""
+        match event:
+            case TextDelta():
+                self._write(event.text)
+            case StepEnded():
+                self._in_text = self._in_text and event.finish_reason in _CONTINUED_REASONS
+            case ToolStarted():
+                self._arguments[event.call_id] = event.arguments
+            case ToolEnded():
+                arguments = self._arguments.pop(event.call_id, {})
+                if self._is_verbose:
+                    self._write_stderr(tool_call_lines(event, arguments, _STATUS_COLUMNS, self._paint)[0])
+            case ApprovalAsked():
+                self._write_stderr(strip_control(event.text))
+            case Notice():
+                self._stderr.write(self._paint.dim(f"  {strip_control(event.text)}") + "\n")
+            case TurnEnded():
+                answer, remark = format_turn_end(event, self._texts)
+                if answer:
+                    self._in_text = False
+                    self._write(answer)
+                self._end_line()
+                if remark and not self.stream.closed:
+                    self._write_stderr(failure_line(event) or remark)
+
+    def show(self, text: str) -> None:
+        """Write a message the agent sent with its tool, as a separate paragraph."""
+        self._in_text = False
+        self._write(text)
+        self._in_text = False
+        self._end_line()
+
+    def _write(self, text: str) -> None:
+        """Write a piece of text; the first of a text begins a paragraph."""
+        if not self._in_text:
+            if any(self._texts):
+                self.stream.write("\n" if self._texts[-1].endswith("\n") else "\n\n")
+            self._texts.append("")
+            self._in_text = True
+        self._texts[-1] += text
+        self.stream.write(repair_output(text))
+
+    def _end_line(self) -> None:
+        """End the current line, so that what follows starts on a new one."""
+        if any(self._texts) and not self._texts[-1].endswith("\n"):
+            self._texts[-1] += "\n"
+            self.stream.write("\n")
+
+    def _write_stderr(self, line: str) -> None:
+        self._end_line()
+        self._stderr.write(f"{line}\n")
+
+
+class JsonLinesOutput:
+    """A sink that writes each event as one JSON line; failures also go to stderr.
+
+    The last line is `turn_ended`, unless subagents are still running: their messages follow as
+    `{"type": "message", "text": ...}`, like messages the agent sends with its tool.
+    """
+
+    def __init__(self, out: TextIO | None, stderr: TextIO | None) -> None:
+        self.stream = SafeStream(out)
+        self._stderr = SafeStream(stderr)
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Write the event. Never raises; see `stream.closed` and `stream.problem`."""
+        self.stream.write(escape_control(json.dumps(event.to_json(), ensure_ascii=False, default=str)) + "\n")
+        if isinstance(event, ApprovalAsked):
+            self._stderr.write(f"{strip_control(event.text)}\n")  # the person at the terminal has to answer
+        if failure := failure_line(event):
+            self._stderr.write(f"{failure}\n")
+
+    def show(self, text: str) -> None:
+        """Write a message the agent sent with its tool."""
+        self.stream.write(escape_control(json.dumps({"type": "message", "text": text}, ensure_ascii=False)) + "\n")

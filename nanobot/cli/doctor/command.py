@@ -13,11 +13,10 @@ import typer
 
 from nanobot import __version__
 from nanobot.cli.common import JsonOption, Setup, ask_gateway, read_setup, unknown_name_error
-from nanobot.cli.doctor import environment, files, model, plugins, security  # noqa: F401 they add checks
+from nanobot.cli.doctor import environment, files, security  # noqa: F401 they add checks
 from nanobot.cli.doctor.checks import HEALTH, SECURITY, CheckContext, CheckResult, DoctorCheck, Severity, run_checks
 from nanobot.cli.doctor.connections import connection_checks
-from nanobot.cli.output import print_json, print_line, to_one_line
-from nanobot.cli.terminal import Paint, wants_colour
+from nanobot.cli.output import Paint, print_json, print_line, to_one_line
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
 from nanobot.security.secrets import redact_all
@@ -68,8 +67,9 @@ def doctor(
         shown = [_to_json(result) for result in results.values()]
         print_json({"version": __version__, "ok": is_well, "checks": shown, "repaired": repaired})
     else:
+        paint = Paint.on(sys.stdout)
         for repair in repairs:
-            mark = _paint().green("fixed ") if repair.succeeded else _paint().red("failed")
+            mark = paint.green("fixed ") if repair.succeeded else paint.red("failed")
             print_line(f"{repair.id}: {to_one_line(repair.done)}", f"{mark}   ")
         print_line(f"\n{_summary([*results.values()], fixed=fix)} ({time.monotonic() - started:.1f} s)")
     if not is_well:
@@ -129,7 +129,6 @@ def _to_json(result: CheckResult) -> dict[str, object]:
 
 
 def _summary(results: Sequence[CheckResult], *, fixed: bool) -> str:
-    """The numbers of checks, errors and warnings."""
     findings = [finding for result in results for finding in result.findings]
     counts = Counter(finding.severity for finding in findings)
     kinds = ((Severity.ERROR, "error"), (Severity.WARNING, "warning"))
@@ -141,7 +140,8 @@ def _summary(results: Sequence[CheckResult], *, fixed: bool) -> str:
 
 def _print_result(result: CheckResult, width: int) -> None:
     """Print the findings of a check, and below those that share an advice the advice."""
-    colour = {"ok": _paint().green, Severity.WARNING: _paint().yellow, Severity.ERROR: _paint().red}[result.verdict]
+    paint = Paint.on(sys.stdout)
+    colour = {"ok": paint.green, Severity.WARNING: paint.yellow, Severity.ERROR: paint.red}[result.verdict]
     problems = [finding for finding in result.findings if finding.severity is not Severity.NOTE]
     head, indent = f"{colour(result.verdict.ljust(7))}  {result.check.id.ljust(width)}  ", " " * (width + 11)
     if not problems:
@@ -154,7 +154,3 @@ def _print_result(result: CheckResult, width: int) -> None:
                 head = indent
         if advice:
             print_line(advice, f"{indent}-> ")
-
-
-def _paint() -> Paint:
-    return Paint(wants_colour(sys.stdout))

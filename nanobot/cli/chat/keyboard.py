@@ -1,4 +1,5 @@
-"""What a person types: words that leave, files, commands for the terminal, and answers to approval questions.
+"""What a person at the terminal types: lines, words that leave, files, commands for the terminal, answers to approval
+questions; and Ctrl+C and other signals.
 
 A question itself is shown by the output of the turn. In the chat, the prompt handles approvals.
 """
@@ -6,21 +7,21 @@ A question itself is shown by the output of the turn. In the chat, the prompt ha
 import asyncio
 import os
 import re
+import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, EventSink, TurnEvent, parse_answer
-from nanobot.cli.terminal import SafeStream, is_terminal
+from nanobot.cli.output import SafeStream, is_terminal
 from nanobot.gateway.control.backend import ChatBackend, current_folder
 
 EXIT_WORDS = frozenset({"exit", "quit", "/exit", "/quit", ":q"})
 """Lines that end a chat."""
 SHELL_PREFIX = "!"
-
-
 _MENTION = re.compile(r"(?:^|(?<=\s))@(\S+)")
 
 
@@ -135,3 +136,36 @@ async def answering_questions(bot: ChatBackend, sink: EventSink) -> AsyncIterato
     finally:
         if asking is not None:
             asking.cancel()
+
+
+INTERRUPT_SIGNALS = [signal.SIGINT]
+TERMINATION_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+def exit_code_for(signal_number: int) -> int:
+    """The shell's exit code for a process ended by this signal."""
+    return 128 + signal_number
+
+
+@contextmanager
+def handle_signals(signals: Sequence[signal.Signals], on_signal: Callable[[int], object]) -> Iterator[None]:
+    """Call `on_signal` in the running event loop for these signals. Main thread only.
+
+    A signal that is ignored already (nohup) stays ignored.
+    """
+    loop = asyncio.get_running_loop()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(on_signal, number)  # Windows' event loop has no signal handlers
+
+    ignored = {number for number in signals if signal.getsignal(number) is signal.SIG_IGN}
+    previous = {number: signal.signal(number, _ignore if number in ignored else handle) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Ignore the signal with a handler: SIG_IGN would be inherited by child processes."""
