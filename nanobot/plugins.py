@@ -86,7 +86,6 @@ def offers(*groups: str) -> list[Offer]:
 
 
 def package_of(point: "EntryPoint") -> str:
-    """The distribution name of an entry point's package."""
     name: str | None = point.dist.metadata["Name"] if point.dist is not None else None
     return name or "an unnamed package"
 

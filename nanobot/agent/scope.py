@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nanobot.security.files.paths import PathPolicy, PrivatePaths
-from nanobot.session.file_names import hashed_stem
+from nanobot.session.file_format import hashed_stem
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
-from nanobot.session.file_names import hashed_stem
+from nanobot.session.file_format import hashed_stem
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.text import clip_line
 

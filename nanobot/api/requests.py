@@ -13,7 +13,7 @@ from nanobot.agent.pipeline.turn import TurnOptions
 from nanobot.bus.events import InboundMessage
 from nanobot.channels.base import BaseChannel
 from nanobot.runtime.build import Runtime
-from nanobot.session.file_names import is_temporary
+from nanobot.session.file_format import is_temporary
 from nanobot.utils import codec
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import Database

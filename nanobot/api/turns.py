@@ -32,7 +32,7 @@ from nanobot.runtime.policies import network_policy
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.http_access import HttpError, Requires, View
 from nanobot.security.secrets import find_secret
-from nanobot.session.file_names import is_temporary
+from nanobot.session.file_format import is_temporary
 
 log = logging.getLogger(__name__)
 

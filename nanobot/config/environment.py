@@ -37,7 +37,6 @@ def variables_in(written: str) -> list[str]:
 
 
 def strings_in(tree: Any) -> Iterator[tuple[KeyPath, str]]:
-    """All strings of a tree, with their keys."""
     return ((path, value) for path, value in walk(tree) if isinstance(value, str))
 
 

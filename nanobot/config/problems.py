@@ -1,18 +1,96 @@
-"""What is wrong with a config: unknown keys, and values that are not allowed, in words that quote no secret."""
+"""What is wrong with a config: keys of earlier releases, unknown keys, and values that are not allowed.
+
+The texts quote no secret. Of the keys of earlier releases of the public design, moved ones are migrated, and those
+without effect are preserved. Names in the tables are camelCase; `*` matches any one name. A key includes everything
+below it.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from nanobot.config.keypath import MISSING, InvalidKeyError, KeyPath, camel, get, is_secret, nearest
-from nanobot.config.legacy import is_legacy, why_unused
+from nanobot.config.keypath import MISSING, InvalidKeyError, KeyPath, camel, drop, get, is_secret, nearest, put
 from nanobot.config.section import HTTP_URL, WEBSOCKET_URL, Shape
 
+_SECTION_KEYS: dict[str, str] = {
+    "": "transcription",
+    "agents.defaults": (
+        "maxMessages consolidationRatio contextBlockLimit toolHintMaxLength failOnToolError"
+        " idleCompactCheckIntervalSeconds sessionTtlMinutes"
+    ),
+    "modelPresets.*": "label",
+    "channels": "extractDocumentText mattermost napcat signal",
+    "channels.telegram": (
+        "connectionPoolSize poolTimeout streamEditInterval inlineKeyboards richMessages doneEmoji groupAllowFrom"
+    ),
+    "channels.discord": "proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay",
+    "channels.slack": "webhookPath doneEmoji includeThreadContext",
+    "channels.feishu": "toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
+    "channels.qq": "mediaDir downloadChunkSize downloadMaxBytes",
+    "channels.weixin": "streaming blockStreaming blockStreamingMinChars blockStreamingMaxMessages",
+    "channels.email": "verifyDkim verifySpf allowedAttachmentTypes",
+    "channels.matrix": "syncStopGraceSeconds maxConcurrentMediaDownloads sasVerification",
+    "channels.whatsapp": "databasePath proxy",
+    "channels.websocket": "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken",
+    "providers.*": "extraQuery thinkingStyle",
+    "gateway": "restartMode",
+    "gateway.heartbeat": "keepRecentMessages",
+    "tools": "my imageGeneration cliApps webuiAllowRemotePackageInstall",
+    "tools.web": "userAgent",
+    "tools.web.search": "timeout",
+    "tools.web.fetch": "useJinaReader",
+    "tools.exec": "sandboxRoBinds sandboxRwBinds restrictToWorkspace",
+}
+_LEGACY_KEYS = frozenset(
+    f"{section}.{key}".removeprefix(".") for section, keys in _SECTION_KEYS.items() for key in keys.split()
+)
+_INEFFECTIVE = {
+    "channels.whatsapp.databasePath": (
+        "is not used: that session cannot be taken over. Link the account once more: nanobot channels login whatsapp."
+    ),
+    "providers.*.thinkingStyle": (
+        "is not used: agents.defaults.reasoningEffort says how much a model thinks, and extraBody of this provider "
+        "takes a switch that only its own API has."
+    ),
+}
+"""Keys that have no effect here, and the warning for one that has a value."""
 _OPEN_SECTIONS: tuple[KeyPath, ...] = (("channels",), ("providers",), ("plugins",))
 """Sections that may have whole sections of plugins or custom endpoints."""
+
+
+def _legacy_warning(path: KeyPath, value: object) -> str | None:
+    """None unless an earlier release, or another client whose config was copied, may have written this key; else a
+    warning that it does not do what its value asks for, empty if there is nothing to warn about.
+    """
+    *parents, key = [str(part) for part in path]
+    spellings = ".".join([*parents, camel(key)]), ".".join([*parents[:-1], "*", camel(key)])
+    if _LEGACY_KEYS.isdisjoint(spellings):
+        return None
+    return next((_INEFFECTIVE[key] for key in spellings if key in _INEFFECTIVE and value not in (None, "")), "")
+
+
+# `agents.defaults.memoryWindow` needs no entry: it is still in use.
+MOVED: dict[KeyPath, KeyPath] = {
+    ("tools", "exec", "restrictToWorkspace"): ("tools", "restrictToWorkspace"),
+    ("tools", "exec", "restrict_to_workspace"): ("tools", "restrictToWorkspace"),
+    ("agents", "defaults", "sessionTtlMinutes"): ("agents", "defaults", "idleCompactAfterMinutes"),
+    ("agents", "defaults", "session_ttl_minutes"): ("agents", "defaults", "idleCompactAfterMinutes"),
+}
+
+
+def migrate(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree, in camelCase, with moved keys in their new place; if both places are set, the new one wins."""
+    result: dict[str, Any] = deepcopy(dict(tree))
+    for old, new in MOVED.items():
+        if (value := get(result, old)) is not MISSING:
+            if get(result, new) is MISSING:
+                put(result, new, value)
+            drop(result, old)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +109,17 @@ class UnknownKey:
         return f" Did you mean {self.nearest}?" if self.nearest else ""
 
 
-def unknown_keys(value: Any, root: Shape) -> Iterator[UnknownKey]:
-    """Keys that are not in the schema. Keys of earlier releases and whole sections of plugins count as known."""
-    return _unknown_below(value, root, (), root)
-
-
-def _unknown_below(value: Any, shape: Shape, path: KeyPath, root: Shape) -> Iterator[UnknownKey]:
+def unknown_keys(value: Any, root: Shape, shape: Shape | None = None, path: KeyPath = ()) -> Iterator[UnknownKey]:
+    """Keys of a value, by default of the root, that are not in the schema. Keys of earlier releases and whole sections
+    of plugins count as known.
+    """
+    shape = shape or root
     for key, entry, inner in shape.entries(value):
         here = (*path, key)
         if not shape.container and key not in shape.keys:
-            if is_legacy(here):
-                if why := why_unused(here, entry):
-                    yield UnknownKey(here, unused=why)
+            if (warning := _legacy_warning(here, entry)) is not None:
+                if warning:
+                    yield UnknownKey(here, unused=warning)
                 continue
             guess = nearest(key, shape.keys)
             if guess or path not in _OPEN_SECTIONS or not isinstance(entry, dict):
@@ -50,7 +127,7 @@ def _unknown_below(value: Any, shape: Shape, path: KeyPath, root: Shape) -> Iter
                 yield UnknownKey(here, guess, lost_restrictions=tuple(lost))
                 continue
         if inner:
-            yield from _unknown_below(entry, inner, here, root)
+            yield from unknown_keys(entry, root, inner, here)
 
 
 def _misspelt(value: Any, shape: Shape, path: KeyPath, meant: KeyPath) -> Iterator[tuple[KeyPath, KeyPath]]:
@@ -86,7 +163,9 @@ def problems_in(error: ValidationError, tree: Mapping[str, Any]) -> list[Invalid
         if isinstance(cause, InvalidKeyError):
             path, value, expected = cause.path, MISSING, cause.problem
         elif kind == "literal_error":
-            expected = _one_of(str(context["expected"]), value)
+            names = [name.strip().strip("'") for name in str(context["expected"]).replace(" or ", ", ").split(",")]
+            guess = nearest(value, names) if isinstance(value, str) else None
+            expected = f"must be one of {', '.join(names)}" + (f" (did you mean {guess}?)" if guess else "")
         elif kind == "value_error":
             expected = detail["msg"].removeprefix("Value error, ")
             value = MISSING if isinstance(value, list) else value  # its message names the entry
@@ -122,12 +201,6 @@ def _with_value(path: KeyPath, expected: str, value: Any) -> str:
         return f"{expected}, not {'an object' if isinstance(value, dict) else 'a list'}"
     quoted = json.dumps(value, ensure_ascii=True, default=str)
     return f"{expected}, not {quoted if len(quoted) <= 60 else quoted[:57] + '...'}"
-
-
-def _one_of(expected: str, value: Any) -> str:
-    names = [name.strip().strip("'") for name in expected.replace(" or ", ", ").split(",")]
-    guess = nearest(value, names) if isinstance(value, str) else None
-    return f"must be one of {', '.join(names)}" + (f" (did you mean {guess}?)" if guess else "")
 
 
 _MESSAGES = {

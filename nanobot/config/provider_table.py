@@ -1,19 +1,26 @@
-"""The table of providers: everything about a provider that does not require loading it. `provider_match` chooses."""
+"""The table of providers: everything about a provider that does not require loading it, and which one serves a model.
+
+A provider is chosen in this order: an explicit one; the model's prefix; its keywords; a key in the config, gateways
+first; a key in the environment. Local servers and the offline provider follow in providers/factory.py.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Literal
+from typing import Literal, Protocol
 
 from nanobot.config.keypath import camel
 
 AUTO = "auto"
 DEFAULT_MODEL = "anthropic/claude-opus-4-5"
 DEFAULT_CONTEXT_WINDOW = 65536
+REPORTS_COST = "openrouter"
+"""The provider whose responses include their cost."""
 
 PromptCache = Literal["anthropic", "automatic", "none"]
+Reason = Literal["explicit", "prefix", "keyword", "key", "environment"]
 
 
 def plain_name(name: str) -> str:
@@ -59,8 +66,13 @@ class ProviderSpec:
         return next((name for name in self.env_keys if environ.get(name)), "")
 
     def env_key(self, environ: Mapping[str, str]) -> str | None:
-        """Its key in the environment, if set."""
         return environ.get(self.env_variable(environ)) or None
+
+    def missing_key(self, what_it_does: str) -> str:
+        """What to do about a missing key, in two sentences."""
+        variable = f" or {self.env_keys[0]} in the environment" if self.env_keys else ""
+        key = f"providers.{self.config_key}.apiKey"
+        return f"There is no key for {self.display_name}, which {what_it_does}. Set {key} in the config{variable}."
 
     def is_direct(self, backend: str) -> bool:
         """Whether it is called without LiteLLM, given the configured `backend`."""
@@ -198,38 +210,21 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
 _BY_NAME = {plain_name(spec.name): spec for spec in PROVIDERS}
 
 # Context windows in tokens, the most specific name first; the smallest of each family.
-CONTEXT_WINDOWS: tuple[tuple[str, int], ...] = (
-    ("claude", 200_000),
-    ("gpt-5", 400_000),
-    ("gpt-4.1", 1_047_576),
-    ("gpt-4o", 128_000),
-    ("gpt-oss", 131_072),
-    ("o1", 200_000),
-    ("o3", 200_000),
-    ("o4", 200_000),
-    ("gemini", 1_048_576),
-    ("deepseek", 128_000),
-    ("kimi-k3", 1_048_576),
-    ("kimi-k2.5", 262_144),
-    ("kimi-k2", 131_072),
-    ("glm-5", 200_000),
-    ("glm-4.6", 200_000),
-    ("glm-4.5", 131_072),
-    ("qwen-plus", 131_072),
-    ("qwen-turbo", 131_072),
-    ("qwen3-coder-plus", 262_144),
-    ("minimax-m3", 1_000_000),
-    ("minimax-m2", 196_608),
-    ("llama-3.3", 131_072),
-    ("mistral-large", 131_072),
-    ("doubao-seed", 262_144),
-)
+CONTEXT_WINDOWS = {
+    "claude": 200_000, "gpt-5": 400_000, "gpt-4.1": 1_047_576, "gpt-4o": 128_000, "gpt-oss": 131_072, "o1": 200_000,
+    "o3": 200_000, "o4": 200_000, "gemini": 1_048_576, "deepseek": 128_000, "kimi-k3": 1_048_576,
+    "kimi-k2.5": 262_144, "kimi-k2": 131_072, "glm-5": 200_000, "glm-4.6": 200_000, "glm-4.5": 131_072,
+    "qwen-plus": 131_072, "qwen-turbo": 131_072, "qwen3-coder-plus": 262_144, "minimax-m3": 1_000_000,
+    "minimax-m2": 196_608, "llama-3.3": 131_072, "mistral-large": 131_072, "doubao-seed": 262_144,
+}  # fmt: skip
 
 
 def context_window(model: str) -> int:
     """The context window in tokens, by model family; a conservative default for unknown families."""
     name = model.rsplit("/", 1)[-1].lower()
-    return next((tokens for family, tokens in CONTEXT_WINDOWS if name.startswith(family)), DEFAULT_CONTEXT_WINDOW)
+    return next(
+        (tokens for family, tokens in CONTEXT_WINDOWS.items() if name.startswith(family)), DEFAULT_CONTEXT_WINDOW
+    )
 
 
 def find_by_name(name: str) -> ProviderSpec | None:
@@ -244,7 +239,7 @@ def spec_for(name: str) -> ProviderSpec:
 
 def find_by_model(model: str) -> ProviderSpec | None:
     """The provider that a model name suggests, by prefix or keywords, regardless of keys."""
-    return next(chain(by_prefix(model), by_keywords(model)), None)
+    return next(chain(_by_prefix(model), _by_keywords(model)), None)
 
 
 def find_by_key(key: str) -> ProviderSpec | None:
@@ -259,14 +254,70 @@ def wire_model(spec: ProviderSpec, model: str) -> str:
     return rest if slash and rest and plain_name(prefix) == plain_name(spec.name) else model
 
 
-def by_prefix(model: str) -> Iterator[ProviderSpec]:
+def _by_prefix(model: str) -> Iterator[ProviderSpec]:
     """The provider named before the first slash, if any."""
     prefix, slash, _ = model.partition("/")
     spec = find_by_name(prefix) if slash else None
     return iter([spec] if spec else [])
 
 
-def by_keywords(model: str) -> Iterator[ProviderSpec]:
+def _by_keywords(model: str) -> Iterator[ProviderSpec]:
     """The providers whose keywords occur in the model name."""
     words = re.split(r"[^a-z0-9]+", model.lower())
     return (spec for spec in PROVIDERS if any(word.startswith(key) for word in words for key in spec.keywords))
+
+
+class ProviderSection(Protocol):
+    """What the choice depends on of `providers.<name>`."""
+
+    api_key: str
+    api_base: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderMatch:
+    """The chosen provider, the model in the owner's notation, and the reason."""
+
+    spec: ProviderSpec
+    model: str
+    reason: Reason
+    explanation: str
+
+    @property
+    def wire_model(self) -> str:
+        return wire_model(self.spec, self.model)
+
+
+def match_provider(
+    model: str, provider: str, sections: Mapping[str, ProviderSection], environ: Mapping[str, str]
+) -> ProviderMatch | None:
+    """The provider that serves the model; None if neither config nor environment names one. Pure.
+
+    `sections` are the providers of the config by name. The default model is not a choice: a provider that was found by
+    its key alone, and is not a gateway, uses its own default model.
+    """
+
+    def is_configured(spec: ProviderSpec) -> bool:
+        section = sections.get(spec.name)
+        if section is None or spec.is_oauth:
+            return False
+        return bool(section.api_key) or (not spec.needs_key and bool(section.api_base))
+
+    if provider and provider != AUTO:
+        return ProviderMatch(spec_for(provider), model, "explicit", f"agents.defaults.provider is {provider}")
+    prefix, slash, _ = model.partition("/")
+    named = next(_by_prefix(model), spec_for(prefix) if slash and prefix in sections else None)
+    if named and (named.is_local or named.is_oauth or named.brings_credentials or is_configured(named)):
+        return ProviderMatch(named, model, "prefix", f"the model begins with {prefix}/")
+    for spec in filter(is_configured, _by_keywords(model)):
+        return ProviderMatch(spec, model, "keyword", f"the model's name is one of {spec.display_name}")
+    for spec in filter(is_configured, sorted(PROVIDERS, key=lambda spec: not spec.is_gateway)):
+        chosen_model = (spec.default_model or model) if model == DEFAULT_MODEL else model
+        return ProviderMatch(spec, chosen_model, "key", f"providers.{spec.config_key} is set up")
+    candidates = [*_by_prefix(model), *_by_keywords(model)]
+    for spec in (*candidates, *PROVIDERS):
+        if spec.env_key(environ) and spec.default_model:
+            keeps_model = spec in candidates or (spec.is_gateway and model != DEFAULT_MODEL)
+            explanation = f"{spec.env_variable(environ)} is in the environment"
+            return ProviderMatch(spec, model if keeps_model else spec.default_model, "environment", explanation)
+    return None

@@ -19,9 +19,10 @@ from nanobot.config.paths import expand, get_config_path
 from nanobot.config.problems import problems_in
 from nanobot.config.schema import Config
 from nanobot.config.section import Shape
-from nanobot.errors import ConfigError, StorageError
+from nanobot.errors import ConfigError
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, remove_stale_temps, write_atomic
 from nanobot.utils.locks import file_lock
+from nanobot.utils.storage_error import storage_errors
 
 BACKUPS = (".bak", ".bak.1", ".bak.2")  # newest first
 _STALE_TEMP_S = 3600.0
@@ -63,10 +64,8 @@ def require_valid(config: Config) -> None:
 @contextmanager
 def lock_config(path: Path) -> Iterator[None]:
     with ExitStack() as stack:
-        try:
+        with storage_errors(f"{path} cannot be written"):
             stack.enter_context(file_lock(path.with_name(f".{path.stem}.lock")))
-        except OSError as error:
-            raise _storage_error(path, error) from error
         yield
 
 
@@ -76,27 +75,17 @@ def _save(config: Config, path: Path) -> None:
 
 def write_document(text: str, path: Path) -> None:
     """Write the file as `save_config` does."""
-    try:
+    with storage_errors(f"{path} cannot be written"):
         make_private_folder(path.parent)
         old = path.read_bytes() if path.exists() else None
         if old is not None and old != text.encode():
-            _back_up(path, old)
+            names = [path.with_name(path.name + ending) for ending in BACKUPS]
+            for newer, older in reversed(list(itertools.pairwise(names))):
+                if newer.exists():
+                    os.replace(newer, older)
+            write_atomic(names[0], old, mode=PRIVATE_FILE)
         write_atomic(path, text, mode=PRIVATE_FILE)
         remove_stale_temps(path, older_than_s=_STALE_TEMP_S)
-    except OSError as error:
-        raise _storage_error(path, error) from error
-
-
-def _storage_error(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"{path} cannot be written: {error.strerror or error}. The old file is unchanged.")
-
-
-def _back_up(path: Path, old: bytes) -> None:
-    names = [path.with_name(path.name + ending) for ending in BACKUPS]
-    for newer, older in reversed(list(itertools.pairwise(names))):
-        if newer.exists():
-            os.replace(newer, older)
-    write_atomic(names[0], old, mode=PRIVATE_FILE)
 
 
 def to_document(config: Config) -> dict[str, Any]:

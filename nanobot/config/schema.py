@@ -17,8 +17,15 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from nanobot.config.channels import ChannelsConfig
 from nanobot.config.keypath import InvalidKeyError, KeyPath, nearest
-from nanobot.config.provider_match import ProviderMatch, match_provider
-from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_by_name, plain_name
+from nanobot.config.provider_table import (
+    AUTO,
+    DEFAULT_MODEL,
+    PROVIDERS,
+    ProviderMatch,
+    find_by_name,
+    match_provider,
+    plain_name,
+)
 from nanobot.config.section import (
     RESTRICTS,
     AnyMap,
@@ -341,8 +348,6 @@ class ExecConfig(Section):
     @field_validator("deny_patterns", "allow_patterns")
     @classmethod
     def _are_patterns(cls, value: list[str]) -> list[str]:
-        import re
-
         for pattern in value:
             try:
                 re.compile(pattern)
@@ -383,7 +388,6 @@ class McpServerConfig(Section):
 
     @property
     def folder(self) -> Path | None:
-        """The configured working directory of the program."""
         return Path(os.path.expanduser(self.cwd)) if self.cwd else None  # noqa: PTH111 - raises for no unknown user
 
 
@@ -520,7 +524,6 @@ class Config(BaseSettings, Section):
 
     @model_validator(mode="after")
     def _validate_names(self) -> "Config":
-        """Check that named presets and providers exist."""
         where, defaults = ("agents", "defaults"), self.agents.defaults
         presets: list[tuple[KeyPath, str]] = []
         providers: list[tuple[KeyPath, str]] = [((*where, "provider"), defaults.provider)]
@@ -549,7 +552,6 @@ class Config(BaseSettings, Section):
         return self._loaded_from
 
     def with_origin(self, origin: LoadedFrom) -> "Config":
-        """Set where it was loaded from."""
         self._loaded_from = origin
         return self
 

@@ -47,12 +47,7 @@ RESTRICTS = object()
 
 
 def empty_is_null(value: object) -> object:
-    """Treat an empty string as null."""
     return None if value == "" else value
-
-
-def _null_is_empty(value: object) -> object:
-    return "" if value is None else value
 
 
 def _reject_bool(value: object) -> object:
@@ -78,7 +73,7 @@ WEBSOCKET_URL = r"^wss?://.+"
 HTTP_URL = r"^https?://.+"
 
 Number = BeforeValidator(_reject_bool)
-Text = Annotated[str, BeforeValidator(_null_is_empty)]  # earlier releases wrote null for an empty string
+Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]  # earlier releases wrote null
 Count = Annotated[int, Number, Field(ge=1)]
 Whole = Annotated[int, Number, Field(ge=0)]
 Port = Annotated[int, Number, Field(ge=1, le=65535)]

@@ -1,13 +1,17 @@
-"""Parsing schedules from user input, and formatting jobs, schedules and times."""
+"""Jobs as text: schedules that people write, jobs and times for people, the message of a run, what is sent of it."""
 
+import hashlib
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from nanobot.cron.schedule import from_ms, read_wall_time, to_ms, zone_of
-from nanobot.cron.types import CronError, CronJob, CronSchedule
+from nanobot.bus.events import InboundMessage
+from nanobot.cron.schedule import from_ms, job_zone_or_host, read_wall_time, to_ms, zone_of
+from nanobot.cron.types import CronError, CronJob, CronSchedule, Notify, Run
+from nanobot.messages.shown import JOB_NOTE
+from nanobot.messages.types import Origin
 from nanobot.utils.clock import zone_name
-from nanobot.utils.text import format_when
+from nanobot.utils.text import format_when, relative_time
 
 _FROM_NOW = re.compile(
     r"(?:\+|in ) ?(\d{1,6}(?:\.\d+)?) ?([smhdw]|(?:sec|min|second|minute|hour|day|week)s?)", re.IGNORECASE
@@ -20,6 +24,9 @@ _DAYS |= {str(number): name.title() for number, name in enumerate((_WEEKDAYS[6],
 _DAYS |= {name[:3]: name.title() for name in _WEEKDAYS}
 """Days of the week in a cron expression, in words."""
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
+NOTHING_TO_REPORT = "NOTHING_TO_REPORT"
+"""The model's answer for `notify: on_alert` if there is no alert."""
+_EDGES = re.compile(r"[\s`*_\"'.!]+")
 
 
 def parse_schedule(
@@ -128,17 +135,15 @@ def format_schedule(schedule: CronSchedule, zone: tzinfo) -> str:
     if schedule.kind == "at":
         return f"once at {format_time(schedule.at_ms, zone)}"
     if schedule.kind == "every":
-        return f"every {_format_interval(schedule.every_ms or 0)}"
-    return f"{_cron_in_words(schedule.expr or '')} ({schedule.tz or zone_name(from_ms(0, zone))})"
-
-
-def _cron_in_words(expr: str) -> str:
-    """`every day at 18:00` for a time of day on every day or on days of the week; else the expression."""
-    fields = expr.split()
-    if len(fields) != 5 or not (fields[0].isdecimal() and fields[1].isdecimal()) or fields[2:4] != ["*", "*"]:
-        return f"cron {expr}"
-    day = _DAYS.get(fields[4].lower())
-    return f"every {day} at {int(fields[1]):02}:{int(fields[0]):02}" if day else f"cron {expr}"
+        every_ms = schedule.every_ms or 0
+        size, unit = next((row for row in _UNITS if every_ms >= row[0] and every_ms % row[0] == 0), (1_000, "second"))
+        return f"every {unit}" if every_ms == size else f"every {every_ms / size:.12g} {unit}s"
+    match (schedule.expr or "").split():
+        case [minute, hour, "*", "*", days] if minute.isdecimal() and hour.isdecimal() and days.lower() in _DAYS:
+            words = f"every {_DAYS[days.lower()]} at {int(hour):02}:{int(minute):02}"
+        case _:
+            words = f"cron {schedule.expr or ''}"
+    return f"{words} ({schedule.tz or zone_name(from_ms(0, zone))})"
 
 
 def format_time(ms: int | None, zone: tzinfo) -> str:
@@ -165,9 +170,77 @@ def format_job(job: CronJob, zone: tzinfo, next_runs: Sequence[int]) -> str:
     return "\n".join([f"{head}.", "Next run:" if len(lines) == 1 else "Next runs:", *lines])
 
 
-def _format_interval(every_ms: int) -> str:
-    for size, unit in _UNITS:
-        if every_ms % size == 0 and every_ms >= size:
-            count = every_ms // size
-            return unit if count == 1 else f"{count} {unit}s"
-    return f"{every_ms / 1000:g} seconds"
+def message_for(job: CronJob, due: Run, user_zone: str | None = None) -> InboundMessage:
+    """The inbound message of a run: at the job's target, in the job's session, with the run's message id.
+
+    It is quiet unless every answer is sent, since messages the turn sends itself would bypass `is_worth_sending`.
+    """
+    payload = job.payload
+    return InboundMessage(
+        payload.channel or "cli",
+        "cron",
+        payload.to or "direct",
+        run_message(job, due, user_zone),
+        session_key_override=job.run_session,
+        message_id=due.message_id,
+        thread_id=payload.thread_id,
+        origin=Origin.CRON,
+        provenance=payload.provenance,
+        quiet=not may_notify(job) or payload.notify is not Notify.ALWAYS,
+        journal_key=due.message_id,
+    )
+
+
+def run_message(job: CronJob, due: Run, user_zone: str | None = None) -> str:
+    """The text of a run: the job's message, then what the model should know about this run."""
+    due_at = "started by hand" if due.manual else f"due {due_time(job, due, user_zone)}"
+    notes = [f'{JOB_NOTE}{job.name}", {due_at}.']
+    if may_notify(job):
+        notes.append(
+            f"Your answer is sent to {job.payload.channel or 'cli'}, chat {job.payload.to or 'direct'}: if the text "
+            "above is a reminder, remind the person; if it is a task, do it and report the result. Nobody can answer "
+            "questions now."
+        )
+        if due.retry and job.payload.notify is Notify.ALWAYS:
+            notes.append("No model answered before, so the person was sent the text above as it is.")
+    else:
+        notes.append("Nobody sees your answer. Do what the text above says.")
+    if due.missed:
+        runs = "run was" if due.missed == 1 else "runs were"
+        notes.append(f"{due.missed} earlier {runs} missed; this one stands for all.")
+    if may_notify(job) and job.payload.notify is Notify.ON_ALERT:
+        notes.append(f"If nothing needs the person's attention, answer with {NOTHING_TO_REPORT} alone.")
+    return f"{job.payload.message}\n\n{' '.join(notes)}]"
+
+
+def due_time(job: CronJob, due: Run, user_zone: str | None = None) -> str:
+    """The due instant in the job's zone: `18:00`, of a late run `18:00 (25 min ago)`, with the date if it was another
+    day.
+    """
+    zone = job_zone_or_host(job, user_zone)
+    due_at, now = from_ms(due.at_ms, zone), from_ms(due.at_ms + due.late_ms, zone)
+    if due_at.date() != now.date():
+        return format_when(due_at, now)
+    return f"{due_at:%H:%M} ({relative_time(due_at, now)})" if due.late_ms else f"{due_at:%H:%M}"
+
+
+def may_notify(job: CronJob) -> bool:
+    """Whether the job may send anything: its answer, or with the `message` tool."""
+    return job.payload.deliver and job.payload.notify is not Notify.NEVER
+
+
+def is_worth_sending(job: CronJob, answer: str | None) -> bool:
+    """Whether to send this answer to the job's target. `job` is its state when the run started."""
+    text = (answer or "").strip()
+    if not may_notify(job) or not text:
+        return False
+    if job.payload.notify is Notify.ON_CHANGE:
+        return fingerprint(text) != job.runs.last_answer
+    if job.payload.notify is Notify.ON_ALERT:
+        return _EDGES.sub("", text).upper() != _EDGES.sub("", NOTHING_TO_REPORT)
+    return True
+
+
+def fingerprint(answer: str) -> str:
+    """Equal for answers that differ only in white space and case."""
+    return hashlib.sha256(" ".join(answer.casefold().split()).encode("utf-8", "backslashreplace")).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""When a schedule is due, and the only place that knows about clock changes. Pure functions: time is a parameter.
+"""When a schedule is due, the coming runs of all jobs, and the only place that knows about clock changes.
 
 - `at`: once.
 - `every`: at fixed intervals from an anchor, so that a restart does not shift them.
@@ -7,17 +7,19 @@
   runs in both repeated hours and not in a skipped one.
 """
 
+import heapq
 import re
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from itertools import islice, takewhile
+from itertools import groupby, islice, takewhile
 from math import inf
+from operator import attrgetter
 from typing import Any
 
-from nanobot.cron.types import LAST_MS, MINUTE_MS, CronError, CronJob, CronSchedule
+from nanobot.cron.types import DAY_MS, LAST_MS, MINUTE_MS, CronError, CronJob, CronSchedule
 from nanobot.utils.text import nearest
 
 _HOUR = 1
@@ -36,7 +38,6 @@ def to_ms(instant: datetime) -> int:
 
 
 def from_ms(ms: int, zone: tzinfo = UTC) -> datetime:
-    """The instant in the zone."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).astimezone(zone)
 
 
@@ -119,7 +120,6 @@ class WallTime:
 
 
 def read_wall_time(wall: datetime, zone: tzinfo) -> WallTime:
-    """The instants of a naive wall time."""
     early, late = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     if early <= late:
         return WallTime(early, late if early < late else None)
@@ -188,7 +188,9 @@ def instants(schedule: CronSchedule, after_ms: int, *, zone: tzinfo, anchor_ms: 
             yield due
             due += every
     else:
-        yield from map(to_ms, _matches(schedule.expr or "", from_ms(after_ms), zone))
+        expr = schedule.expr or ""
+        matches = _by_elapsed_time if _covers_every_hour(expr) else _by_wall_time
+        yield from map(to_ms, matches(expr, from_ms(after_ms), zone))
 
 
 def seconds_between_runs(schedule: CronSchedule) -> float:
@@ -202,7 +204,7 @@ def next_instant(schedule: CronSchedule, after_ms: int, *, zone: tzinfo, anchor_
     return next(instants(schedule, after_ms, zone=zone, anchor_ms=anchor_ms), None)
 
 
-def is_moved(schedule: CronSchedule, due_ms: int, zone: tzinfo) -> bool:
+def _is_moved(schedule: CronSchedule, due_ms: int, zone: tzinfo) -> bool:
     """Whether this due instant replaces a time of day that the clocks skipped."""
     due = from_ms(due_ms, zone)
     if schedule.kind != "cron" or due.utcoffset() == from_ms(due_ms - 1, zone).utcoffset():
@@ -278,10 +280,6 @@ def _wall_times(expr: str, start: datetime) -> Iterator[datetime]:
         return
 
 
-def _matches(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-    return _by_elapsed_time(expr, after, zone) if _covers_every_hour(expr) else _by_wall_time(expr, after, zone)
-
-
 def _by_wall_time(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
     """Each matching time of day once. The instants of increasing wall times never decrease."""
     last = after
@@ -305,3 +303,65 @@ def _by_elapsed_time(expr: str, after: datetime, zone: tzinfo) -> Iterator[datet
         else:
             last, offset = change.at.astimezone(UTC), change.after
             wall_times = _wall_times(expr, wall_at(last, zone).replace(fold=0) - _SECOND)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedEvent:
+    """One run of a job, or a clock change (without a job)."""
+
+    at_ms: int
+    zone: tzinfo
+    job: CronJob | None = None
+    remark: str = ""
+    """How a clock change affects the run, or what changes."""
+    collides: tuple[str, ...] = ()
+    """Names of other jobs in the same minute."""
+
+    @property
+    def description(self) -> str:
+        """Remark and collisions; empty for a plain run."""
+        collides = f"collides with {', '.join(self.collides)}" if self.collides else ""
+        return "; ".join(part for part in (self.remark, collides) if part)
+
+    def to_json(self) -> dict[str, object]:
+        """As in `nanobot cron rehearse --json`."""
+        at = from_ms(self.at_ms, self.zone).isoformat()
+        row = {"atMs": self.at_ms, "at": at, "jobId": self.job and self.job.id, "remark": self.remark}
+        return row if self.job is None else {**row, "name": self.job.name, "collidesWith": list(self.collides)}
+
+
+def simulate(jobs: Sequence[CronJob], days: float, user_zone: str | None) -> Iterator[SimulatedEvent]:
+    """Runs and clock changes of the coming days, in order, for enabled jobs. Raises CronError."""
+    start_ms = to_ms(datetime.now(UTC))
+    end_ms = start_ms + round(days * DAY_MS)
+    zones = {job.id: job_zone(job, user_zone) for job in jobs if job.enabled and job.is_agent_turn}
+    changes, when = [], attrgetter("at_ms")
+    for zone in dict.fromkeys(zones.values()):
+        for change in clock_changes(zone, from_ms(start_ms), from_ms(end_ms)):
+            by = change.after - change.before
+            remark = f"clocks go {'forward' if by > timedelta() else 'back'} by {abs(by) // timedelta(minutes=1)} min"
+            changes.append(SimulatedEvent(to_ms(change.at), zone, remark=remark))
+    streams = [_runs_of(job, start_ms, end_ms, zones[job.id]) for job in jobs if job.id in zones]
+
+    def runs() -> Iterator[SimulatedEvent]:
+        for _, group in groupby(heapq.merge(*streams, key=when), key=lambda run: run.at_ms // MINUTE_MS):
+            together = list(group)
+            names = {run.job.id: run.job.name for run in together if run.job is not None}
+            for run in together:
+                others = (name for job_id, name in names.items() if run.job is None or job_id != run.job.id)
+                yield replace(run, collides=tuple(others))
+
+    return heapq.merge(sorted(changes, key=when), runs(), key=when)
+
+
+def _runs_of(job: CronJob, start_ms: int, end_ms: int, zone: tzinfo) -> Iterator[SimulatedEvent]:
+    anchor = job.state.next_run_at_ms or job.created_at_ms or start_ms
+    for due in instants(job.schedule, start_ms, zone=zone, anchor_ms=anchor):
+        if due >= end_ms:
+            return
+        remark, wall = "", wall_at(from_ms(due), zone)
+        if _is_moved(job.schedule, due, zone):
+            remark = "this time of day is skipped on this day"
+        elif job.schedule.kind == "cron" and read_wall_time(wall.replace(fold=0), zone).second is not None:
+            remark = f"this hour occurs twice; {'second' if wall.fold else 'first'} time"
+        yield SimulatedEvent(due, zone, job, remark)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from nanobot.cron.notify import fingerprint
+from nanobot.cron.format import fingerprint
 from nanobot.cron.schedule import job_zone, missed_between, next_instant, to_ms
 from nanobot.cron.store import STILL_RUNNING, CronStore, JobFile, Runs
 from nanobot.cron.types import DAY_MS, GRACE_MS, CronError, CronJob, Misfire, Notify, Outcome, Run
@@ -39,26 +39,25 @@ class EndedRun:
     retry_in_s: float | None = None
 
 
+@dataclass(eq=False, slots=True)
 class Scheduler:
     """Decides on the jobs of a store, for one process."""
 
-    def __init__(self, store: CronStore, clock: Clock, timezone: str | None, was_started: WasStarted | None) -> None:
-        self.timezone = timezone
-        self.running: set[str] = set()
-        """Ids of the jobs that run in this process."""
-        self.failed: dict[str, str] = {}
-        """Why the jobs, by id, could not be scheduled in the last round."""
-        self.only: Callable[[CronJob], bool] | None = None
-        """Which jobs this process runs; None for all."""
-        self._store = store
-        self._clock = clock
-        self._was_started = was_started
+    _store: CronStore
+    _clock: Clock
+    timezone: str | None
+    _was_started: WasStarted | None
+    running: set[str] = field(default_factory=set)
+    """Ids of the jobs that run in this process."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Why the jobs, by id, could not be scheduled in the last round."""
+    only: Callable[[CronJob], bool] | None = None
+    """Which jobs this process runs; None for all."""
 
     def now_ms(self) -> int:
         return to_ms(self._clock.now())
 
     def serves(self, job: CronJob) -> bool:
-        """Whether this process runs the job."""
         return job.is_agent_turn and (self.only is None or self.only(job))
 
     def is_running(self, job: CronJob) -> bool:
@@ -147,7 +146,11 @@ class Scheduler:
             return None
         count, before_last, last, state.next_run_at_ms = self._missed_until(job, first, now)
         late_ms = now - last if now - last > GRACE_MS else 0
-        if late_ms and not _may_run_late(job, late_ms):
+        within_s = _WITHIN_S if job.misfire_within_s is None else job.misfire_within_s
+        may_be_late = job.misfire is Misfire.RUN_ONCE or (
+            job.misfire is Misfire.RUN_IF_WITHIN and late_ms <= within_s * 1000
+        )
+        if late_ms and not may_be_late:
             reason = f"missed by {duration(late_ms / 1000)}; the job is set to {job.misfire}"
             self._skip(job, (first, last, count), reason, runs)
             job.enabled = job.enabled and job.schedule.kind != "at"
@@ -242,9 +245,3 @@ class Scheduler:
             runs.put(Run(job.id, run.at_ms, retry_ms, retry=run.retry + 1, name=job.name, outcome="waiting"))
         if job.schedule.kind == "at" and not run.manual:
             job.enabled, job.state.next_run_at_ms = False, None
-
-
-def _may_run_late(job: CronJob, late_ms: int) -> bool:
-    within_s = job.misfire_within_s if job.misfire_within_s is not None else _WITHIN_S
-    is_within = job.misfire is Misfire.RUN_IF_WITHIN and late_ms <= within_s * 1000
-    return job.misfire is Misfire.RUN_ONCE or is_within

@@ -229,7 +229,6 @@ class CronService:
         return sorted(jobs, key=lambda job: (job.wakes_at_ms is None, job.wakes_at_ms or 0))
 
     def get_job(self, job_id: str) -> CronJob | None:
-        """The job of this id, or None."""
         return self._read().get(job_id)
 
     def find_job(self, wanted: str, chat: str = "") -> CronJob:
@@ -279,12 +278,7 @@ class CronService:
         return job
 
     def change_job(
-        self,
-        job_id: str,
-        *,
-        name: str | None = None,
-        message: str | None = None,
-        schedule: CronSchedule | None = None,
+        self, job_id: str, *, name: str | None = None, message: str | None = None, schedule: CronSchedule | None = None
     ) -> CronJob | None:
         """Change what a job does and when; what is None stays. None if there is none. Raises CronError if it could
         never run.
@@ -457,7 +451,6 @@ class CronService:
         return max(min(waits) - self._scheduler.now_ms(), 0) / 1000 if waits else None
 
     async def wait_for_runs(self) -> None:
-        """Wait until all current runs have ended."""
         while self._runs:
             await asyncio.wait({*self._runs})
 
@@ -478,7 +471,6 @@ class CronService:
             self._wake.clear()
 
     def _needs_round(self, now: int) -> bool:
-        """Whether a round could change anything."""
         skew_s = self._clock.now().timestamp() - self._clock.monotonic()
         clock_stepped, self._skew_s = abs(skew_s - self._skew_s) > _CLOCK_STEP_S, skew_s
         if not self._has_ticked or clock_stepped or self._store.is_behind():
@@ -528,7 +520,14 @@ class CronService:
     async def _run(self, claimed: ClaimedRun) -> None:
         job, started_s = claimed[0], self._clock.monotonic()
         try:
-            ended = EndedRun("ran", answer=await self._call_handler(*claimed))
+            if self.on_job is None:
+                raise JobSkippedError("this service has no job handler")
+            arguments: tuple[object, ...] = claimed
+            try:
+                inspect.signature(self.on_job).bind(*arguments)
+            except TypeError:
+                arguments = (job,)
+            ended = EndedRun("ran", answer=await self.on_job(*arguments))
         except JobSkippedError as skipped:
             ended = EndedRun("skipped", str(skipped))
         except Exception as error:  # any error of a job is the result of its run
@@ -540,15 +539,6 @@ class CronService:
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - started_s) * 1000))
         self._unrecorded.append((claimed, ended))
         await finish(self._record_ended())
-
-    def _call_handler(self, job: CronJob, run: Run) -> Awaitable[str | None]:
-        if self.on_job is None:
-            raise JobSkippedError("this service has no job handler")
-        try:
-            inspect.signature(self.on_job).bind(job, run)
-        except TypeError:
-            return self.on_job(job)
-        return self.on_job(job, run)
 
     async def _record_ended(self) -> None:
         """Record the runs that have ended, in one write."""
@@ -570,7 +560,6 @@ class CronService:
     # -- problems ----------------------------------------------------------------------------------------------------
 
     def _invalid_entries(self) -> str | None:
-        """Invalid entries in a readable file."""
         problems = list(self._store.job_file.unreadable) if self._store.job_file is not None else []
         failed = self._scheduler.failed
         problems += [f"{job.name} ({job.id}): {failed[job.id]}" for job in self._store.jobs if job.id in failed]

@@ -74,7 +74,6 @@ class JobFile:
 
     @property
     def unreadable(self) -> list[str]:
-        """What is wrong with each invalid entry."""
         return [entry.reason for entry in self.entries if isinstance(entry, Unreadable)]
 
     def get(self, job_id: str) -> CronJob | None:

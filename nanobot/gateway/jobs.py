@@ -9,7 +9,7 @@ from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import Button, OutboundKind, OutboundMessage
 from nanobot.channels.registry import find
 from nanobot.cron.commands import ANSWER_WORDS, reminder_buttons
-from nanobot.cron.notify import due_time, is_worth_sending, may_notify, message_for
+from nanobot.cron.format import due_time, is_worth_sending, may_notify, message_for
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import TICK_S, CronService
 from nanobot.cron.types import CronJob, JobFailedError, JobSkippedError, Notify, Run

@@ -6,6 +6,7 @@ the original design, so the purpose of a call travels beside them, in `call_cont
 """
 
 import json
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
@@ -78,6 +79,11 @@ def parse_arguments(text: str) -> tuple[dict[str, Any], str | None]:
     if isinstance(arguments, dict):
         return arguments, None
     return {}, f"the arguments must be one JSON object, not {text[:80]!r}"
+
+
+def new_call_id() -> str:
+    """An id for a call without one: letters and digits, which every vendor accepts."""
+    return f"call{secrets.token_hex(8)}"
 
 
 def _is_json_object(text: str) -> bool:

@@ -208,9 +208,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def fixup_for(response: ErrorResponse, sent: Iterable[str]) -> str | None:
-    """What a 400 or 422 tells about the endpoint, as a fact of `capabilities`. `sent` names the fields that may be
-    dropped.
-    """
+    """What a 400 or 422 tells about the endpoint, as a fact for `CapabilityStore`. `sent`: fields to drop."""
     if response.status not in (400, 422) or kind_of(response) is ContextOverflowError:
         return None  # its wording may mention max_tokens and images, which are not at fault
     text = f"{response.param} {response.message} {' '.join(response.codes)}"

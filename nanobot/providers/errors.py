@@ -87,7 +87,10 @@ class ModelCallError(errors.ProviderError):
 
     def __str__(self) -> str:
         previous = [f"Tried before: {error.summary()}" for error in self.previous]
-        return " ".join([self._sentence(), *previous, *self.skipped])
+        detail = f": {self.detail}" if self.detail else ""
+        full_stop = "" if detail.endswith((".", "!", "?")) else "."
+        sentence = f"{self.what} [{self.target}]{self._status()}{detail}{full_stop} {self.advice()}"
+        return " ".join([sentence, *previous, *self.skipped])
 
     def summary(self) -> str:
         """Model and failure in a few words, for the text of another message. Includes the next step if only the owner
@@ -96,11 +99,6 @@ class ModelCallError(errors.ProviderError):
         step = f" {self.advice()}" if self.try_elsewhere is TryElsewhere.OTHER_PROVIDER else ""
         return f"{self.target.name}: {self.brief()}.{step}"
 
-    def fill_target(self, target: CallTarget) -> None:
-        """Set the target if the code that raised the error did not know it."""
-        if not self.target.model:
-            self.target = target
-
     def brief(self) -> str:
         """What happened in a few words, to be part of another sentence."""
         what = self.what.partition(";")[0]
@@ -108,11 +106,6 @@ class ModelCallError(errors.ProviderError):
 
     def _status(self) -> str:
         return f" (HTTP {self.status})" if self.status else ""
-
-    def _sentence(self) -> str:
-        detail = f": {self.detail}" if self.detail else ""
-        full_stop = "" if detail.endswith((".", "!", "?")) else "."
-        return f"{self.what} [{self.target}]{self._status()}{detail}{full_stop} {self.advice()}"
 
     def advice(self) -> str:
         key = self.target.config_key or "providers.NAME.apiKey"
@@ -232,16 +225,6 @@ class MalformedResponseError(ModelCallError):
 class ModelUnavailableError(BusyError):
     what = "The model is paused after repeated failures; no request was sent"
     try_elsewhere = TryElsewhere.NOBODY
-
-    @classmethod
-    def from_last_failure(
-        cls, last: ModelCallError | None, *, target: CallTarget, again_in_s: float
-    ) -> "ModelUnavailableError":
-        if last is None:
-            return cls(target=target, retry_after_s=again_in_s)
-        step = last.advice() if last.try_elsewhere is TryElsewhere.OTHER_PROVIDER else ""
-        detail = f"its last failure was that {last.brief()}: {last.detail}".rstrip(": ")
-        return cls(f"{detail}. {step}".strip(" ."), target=target, retry_after_s=again_in_s)
 
 
 def format_wait(seconds: float) -> str:

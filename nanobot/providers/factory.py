@@ -8,14 +8,14 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.config.provider_match import ProviderMatch
 from nanobot.config.provider_table import (
     DEFAULT_MODEL,
+    ProviderMatch,
     ProviderSpec,
     context_window,
     find_by_model,
@@ -27,9 +27,7 @@ from nanobot.errors import ConfigError, PluginError
 from nanobot.plugins import entry_points, load, names, package_of
 from nanobot.providers.accounts.store import AccountStore, command_name
 from nanobot.providers.base import LLMProvider
-from nanobot.providers.capabilities import CapabilityStore
-from nanobot.providers.endpoint import is_loopback_url
-from nanobot.providers.limits import Timeouts, timeouts_for
+from nanobot.providers.endpoint import CapabilityStore, Timeouts, is_loopback_url, timeouts_for
 from nanobot.providers.local_servers import LocalServer, default_servers, find_local_server, list_models
 from nanobot.providers.resilience import (
     RETRIES,
@@ -93,11 +91,7 @@ async def choose_provider(
 
 
 def _missing_key_message(spec: ProviderSpec, model: str) -> str:
-    variables = f", set {spec.env_keys[0]} in the environment," if spec.env_keys else ""
-    return (
-        f"There is no key for {spec.display_name}, which serves the model {model}. "
-        f"Set providers.{spec.config_key}.apiKey in the config{variables} or run `nanobot onboard`."
-    )
+    return f"{spec.missing_key(f'serves the model {model}')} Or run `nanobot onboard`."
 
 
 async def _for_match(
@@ -252,27 +246,19 @@ def no_meter(provider: LLMProvider, name: str) -> LLMProvider:
     return provider
 
 
+@dataclass(eq=False, slots=True)
 class ProviderChains:
     """Builds the providers of one bot's sessions. They share their breakers: a failing model is paused for everyone."""
 
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        state_dir: Path | None = None,
-        *,
-        add_meter: AddMeter = no_meter,
-        local_servers: Sequence[LocalServer] | None = None,
-        sleep: Sleep = asyncio.sleep,
-        monotonic: Monotonic = time.monotonic,
-    ) -> None:
-        """`local_servers` are probed if nothing is configured; None means the default ones."""
-        self._environ = environ
-        self._state_dir = state_dir
-        self._add_meter = add_meter
-        self._local_servers = local_servers
-        self._sleep = sleep
-        self._monotonic = monotonic
-        self._breakers: dict[tuple[str, str | None, str], Breaker] = {}
+    environ: Mapping[str, str]
+    state_dir: Path | None = None
+    _: KW_ONLY
+    add_meter: AddMeter = no_meter
+    local_servers: Sequence[LocalServer] | None = None
+    """Probed if nothing is configured; None means the default ones."""
+    sleep: Sleep = asyncio.sleep
+    monotonic: Monotonic = time.monotonic
+    _breakers: dict[tuple[str, str | None, str], Breaker] = field(default_factory=dict, init=False)
 
     async def choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
         """The provider of this model, or of the active one if none is given, followed by the config's fallback models.
@@ -283,7 +269,7 @@ class ProviderChains:
         chosen = await self._choose(config, model)
         candidates = [Candidate.ready(chosen), *self._fallbacks(config, model)]
         retries = None if config.agents.defaults.provider_retry_mode == "persistent" else RETRIES
-        provider = ResilientProvider(candidates, retries=retries, sleep=self._sleep, monotonic=self._monotonic)
+        provider = ResilientProvider(candidates, retries=retries, sleep=self.sleep, monotonic=self.monotonic)
         return replace(chosen, provider=provider)
 
     def _fallbacks(self, config: "Config", model: str | None) -> Iterator[Candidate]:
@@ -315,18 +301,13 @@ class ProviderChains:
     async def _choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
         """The provider with a meter, and the breaker that it shares."""
         chosen = await choose_provider(
-            config,
-            model=model,
-            environ=self._environ,
-            state_dir=self._state_dir,
-            local_servers=self._local_servers,
+            config, model=model, environ=self.environ, state_dir=self.state_dir, local_servers=self.local_servers
         )
         key = (chosen.name, chosen.provider.api_base, chosen.model)
-        breaker = self._breakers.setdefault(key, Breaker(self._monotonic))
-        return replace(chosen, provider=self._add_meter(chosen.provider, chosen.name), breaker=breaker)
+        breaker = self._breakers.setdefault(key, Breaker(self.monotonic))
+        return replace(chosen, provider=self.add_meter(chosen.provider, chosen.name), breaker=breaker)
 
 
 def with_preset(config: "Config", name: str) -> "Config":
-    """A copy of the config with this preset active."""
     defaults = config.agents.defaults.model_copy(update={"model_preset": name})
     return config.model_copy(update={"agents": config.agents.model_copy(update={"defaults": defaults})})

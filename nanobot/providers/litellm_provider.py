@@ -21,6 +21,7 @@ from typing import Any, Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider, ModelRequest, call_context
+from nanobot.providers.endpoint import CallLimits
 from nanobot.providers.error_patterns import ErrorResponse, error_response_of, retry_after_s
 from nanobot.providers.errors import (
     ConnectionFailedError,
@@ -31,9 +32,8 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     StreamCutError,
 )
-from nanobot.providers.limits import CallLimits
 from nanobot.providers.wire.chat import ChatReader
-from nanobot.providers.wire.rows import RequestDialect, has_images, wire_messages
+from nanobot.providers.wire.rows import RequestDialect, read_messages
 from nanobot.providers.wire.stream import ChatEndpoint, EndpointSettings
 from nanobot.providers.wire.tool_text import TextToolDeltas
 
@@ -66,17 +66,17 @@ def start_loading() -> "Future[Any]":
     global _loading
     with _loading_lock:
         if _loading is None:
-            _loading = Future()
-            _loading.set_running_or_notify_cancel()  # or a turn that is stopped while it waits would cancel it for all
-            threading.Thread(target=_load_into, args=(_loading,), name="load-litellm", daemon=True).start()
+            loading = _loading = Future()
+            loading.set_running_or_notify_cancel()  # or a turn that is stopped while it waits would cancel it for all
+
+            def load() -> None:
+                try:
+                    loading.set_result(_load())
+                except BaseException as error:  # for the callers that wait; nothing else sees it in this thread
+                    loading.set_exception(error)
+
+            threading.Thread(target=load, name="load-litellm", daemon=True).start()
         return _loading
-
-
-def _load_into(loading: "Future[Any]") -> None:
-    try:
-        loading.set_result(_load())
-    except BaseException as error:  # for the callers that wait; nothing else sees it in this thread
-        loading.set_exception(error)
 
 
 class LiteLLMProvider(LLMProvider):
@@ -169,14 +169,12 @@ class LiteLLMProvider(LLMProvider):
         endpoint, messages, tools = self._endpoint, request.messages, request.tools
         full_model = f"{self._prefix}/{request.model}" if self._prefix else request.model
         is_claude = "claude" in full_model.lower() or full_model.startswith("anthropic/")
-        if has_images(messages):
-            encoded = await asyncio.to_thread(wire_messages, messages, RequestDialect())
-        else:
-            encoded = wire_messages(messages, RequestDialect())
+        encoded = await read_messages(messages, RequestDialect())
         if is_claude:
             _restore_thinking(messages, encoded)
         effort = call_context().reasoning_effort or endpoint.reasoning_effort
-        if is_claude and effort and _lacks_thinking(encoded):
+        last: dict[str, Any] = next((message for message in reversed(encoded) if message["role"] != "tool"), {})
+        if is_claude and last.get("tool_calls") and not last.get("thinking_blocks"):
             effort = None  # another model began this step; thinking is rejected without the earlier thinking blocks
         if is_claude if self._prompt_cache is None else self._prompt_cache:
             encoded, tools = _add_cache_markers(encoded, tools)
@@ -209,11 +207,8 @@ class LiteLLMProvider(LLMProvider):
         if self._own_client is None or self._own_client[0] is not loop:  # connections die with the loop that made them
             from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # LiteLLM is loaded by now
 
-            from nanobot.providers.litellm_transport import LiteLLMTransport
-
-            url = self.api_base or "https://"
             connect_s = self._connect_s or self._endpoint.timeouts.connect_s
-            transport = await LiteLLMTransport.open(url, proxy=self._proxy, connect_s=connect_s)
+            transport = await _open_transport(self.api_base or "https://", self._proxy, connect_s)
             self._own_client = (loop, AsyncHTTPHandler(transport=transport))
         return self._own_client[1]
 
@@ -240,6 +235,27 @@ class LiteLLMProvider(LLMProvider):
         wait_s = retry_after_s(dict(headers)) or response.retry_after_s
         response = replace(response, status=status or 0, message=response.message or message, retry_after_s=wait_s)
         return self._endpoint.error_of(response, model)
+
+
+async def _open_transport(url: str, proxy: str | None, connect_s: float) -> Any:
+    """A transport for LiteLLM's own client, with our proxy and connect timeout."""
+    import httpx
+
+    from nanobot.net.http import connection_error_reason, proxy_for, ssl_context
+
+    class Transport(httpx.AsyncHTTPTransport):
+        """LiteLLM itself retries some connection failures, so they are raised as a type that it does not retry."""
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "connect": connect_s}
+            try:
+                return await super().handle_async_request(request)
+            except httpx.ConnectTimeout:
+                raise httpx.ReadError(f"connection error: no connection within {connect_s:g} s") from None
+            except (httpx.ConnectError, httpx.ProxyError, httpx.RemoteProtocolError) as error:
+                raise httpx.ReadError(f"connection error: {connection_error_reason(error)}") from None
+
+    return Transport(verify=await ssl_context(url), trust_env=False, proxy=proxy_for(url, proxy))
 
 
 _ERROR_TYPES: dict[str, type[ModelCallError]] = {
@@ -275,19 +291,10 @@ def _restore_thinking(rows: Sequence[ChatMessage], messages: list[dict[str, Any]
     assistant_rows = iter([row for row in rows if row["role"] == "assistant"])
     for message in messages:
         if message["role"] == "assistant":
-            blocks = [block for block in next(assistant_rows).get("thinking_blocks") or [] if _is_signed(block)]
-            if blocks:
-                message["thinking_blocks"] = blocks
-
-
-def _is_signed(block: dict[str, Any]) -> bool:
-    return bool(block.get("signature")) or block.get("type") == "redacted_thinking"
-
-
-def _lacks_thinking(messages: list[dict[str, Any]]) -> bool:
-    """Whether the current step was begun without thinking blocks."""
-    last = next((message for message in reversed(messages) if message["role"] != "tool"), None)
-    return bool(last and last.get("tool_calls") and not last.get("thinking_blocks"))
+            blocks = next(assistant_rows).get("thinking_blocks") or []
+            signed = [block for block in blocks if block.get("signature") or block.get("type") == "redacted_thinking"]
+            if signed:
+                message["thinking_blocks"] = signed
 
 
 def _add_cache_markers(

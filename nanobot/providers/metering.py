@@ -10,11 +10,11 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from nanobot.config.paths import DataPaths
-from nanobot.config.provider_table import find_by_name
+from nanobot.config.provider_table import REPORTS_COST, find_by_name
 from nanobot.errors import BudgetExceededError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.providers.base import (
@@ -28,11 +28,9 @@ from nanobot.providers.base import (
     ignore_notice,
 )
 from nanobot.providers.errors import ProviderTimeoutError, StreamCutError
-from nanobot.providers.wire.answer import REPORTS_COST
-from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits
-from nanobot.usage.ledger import SCHEMA, Ledger
+from nanobot.usage.budget import Budget, BudgetedCall, UsageReport, usage_report
+from nanobot.usage.ledger import SCHEMA, By, Ledger, UsageSum, UsageSummary, session_sums, sum_up
 from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million
-from nanobot.usage.sums import By, UsageReport, UsageSum, UsageSummary, session_sums, sum_up, usage_report
 from nanobot.usage.types import LedgerRow, Tokens
 from nanobot.utils.aio import finish, is_being_cancelled
 from nanobot.utils.clock import Clock
@@ -175,7 +173,9 @@ class MeteredProvider(LLMProvider):
             max_usd = await self._max_usd(request.model, prompt_tokens, reply_tokens) if in_dollars else None
             reserved = replace(reserved, prompt_tokens=prompt_tokens, max_tokens=reply_tokens, max_usd=max_usd)
         await self.budget.reserve(reserved)
-        return _MeteredCall(self, request, prompt_tokens, reserved, self._new_row(request.model))
+        return _MeteredCall(
+            self, request, prompt_tokens, reserved, self._new_row(request.model), self.clock.monotonic()
+        )
 
     async def _max_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
         """The maximum cost of a call; None if it does not count for limits in dollars.
@@ -198,7 +198,6 @@ class MeteredProvider(LLMProvider):
         return None
 
     async def cost(self, model: str, tokens: Tokens) -> float | None:
-        """The cost of a call; None if the price is unknown."""
         price = await self._price(model) if tokens.total else FREE
         return None if price is None else price.cost(tokens)
 
@@ -208,7 +207,6 @@ class MeteredProvider(LLMProvider):
         return self.prices.find(model)
 
     def _record_fixup(self, error: ProviderError, model: str, seconds: float) -> None:
-        """Record a request that was rejected and is sent again after a fix-up."""
         self.ledger.write_soon(_row(self._new_row(model), error, Tokens(), 0.0, seconds))
 
     def _new_row(self, model: str) -> dict[str, object]:
@@ -226,27 +224,20 @@ class MeteredProvider(LLMProvider):
         }
 
 
+@dataclass(eq=False, slots=True)
 class _MeteredCall:
     """One request and its row."""
 
-    def __init__(
-        self,
-        meter: MeteredProvider,
-        request: ModelRequest,
-        prompt_tokens: int,
-        reserved: BudgetedCall,
-        row: dict[str, object],
-    ) -> None:
-        self.request = request
-        self.emitted: list[Delta] = []
-        self._meter = meter
-        self._prompt_tokens = prompt_tokens
-        self._reserved = reserved
-        self._row = row
-        self._started = meter.clock.monotonic()
-        self._was_sent = False
-        self._result: LLMResponse | BaseException | None = None
-        self._ended = False
+    _meter: MeteredProvider
+    request: ModelRequest
+    _prompt_tokens: int
+    _reserved: BudgetedCall
+    _row: dict[str, object]
+    _started: float
+    emitted: list[Delta] = field(default_factory=list)
+    _was_sent: bool = False
+    _result: LLMResponse | BaseException | None = None
+    _ended: bool = False
 
     async def write_unfinished(self) -> None:
         """Write the row of the request that is about to be sent: it stays if the process is killed."""
@@ -263,7 +254,11 @@ class _MeteredCall:
         tokens, usd = (
             (Tokens.of(result.usage), result.cost_usd) if isinstance(result, LLMResponse) else (Tokens(), None)
         )
-        estimated = not tokens.total and self._was_processed(error)
+        # Whether a model read the request, as far as one can know: a rejected one or a failed connection costs nothing.
+        was_processed = self._was_sent and (
+            error is None or bool(self.emitted) or _was_stopped(error) or isinstance(error, ProviderTimeoutError)
+        )
+        estimated = not tokens.total and was_processed
         if estimated:
             tokens = Tokens(self._prompt_tokens, completion=_estimate_tokens(self.emitted))
         usd = await meter.cost(self.request.model, tokens) if usd is None else usd
@@ -274,14 +269,6 @@ class _MeteredCall:
             meter.ledger.write_soon(_row(self._row, error, tokens, usd, seconds, estimated=estimated))
             await meter.budget.notify_limits(self._reserved)
         return usd
-
-    def _was_processed(self, error: BaseException | None) -> bool:
-        """Whether a model read the request, as far as one can know: a rejected request or a failed connection costs
-        nothing.
-        """
-        if error is None or not self._was_sent:
-            return self._was_sent
-        return bool(self.emitted) or _was_stopped(error) or isinstance(error, ProviderTimeoutError)
 
 
 def _row(
@@ -318,7 +305,6 @@ def _was_stopped(error: BaseException) -> bool:
 
 
 def _estimate_tokens(emitted: Sequence[Delta]) -> int:
-    """Estimated completion tokens of the deltas so far."""
     texts = [
         delta.name + delta.arguments_text if isinstance(delta, ToolCallDelta) else delta.text
         for delta in emitted
@@ -337,16 +323,16 @@ class Spending:
         self._sections = config.providers.by_name()
         self._clock = clock
         self._ledger = Ledger(self._database)
-        self._budget = Budget(config.limits.spending_limits(), self._ledger, clock)
+        self.budget = Budget(config.limits.spending_limits(), self._ledger, clock)
         self._prices = PriceTable(places.prices)
 
     def add_meter(self, provider: LLMProvider, name: str) -> LLMProvider:
         """The provider with a meter, under this name in the ledger."""
-        return MeteredProvider(provider, name, self._ledger, self._budget, self._prices_of(name), self._clock)
+        return MeteredProvider(provider, name, self._ledger, self.budget, self._prices_of(name), self._clock)
 
     def missing_price(self, name: str, model: str) -> str:
         """A sentence about a missing price and what to set; empty unless a dollar limit needs one. Blocks briefly."""
-        return self._prices_of(name).missing(model) if self._budget.limits.in_dollars else ""
+        return self._prices_of(name).missing(model) if self.budget.limits.in_dollars else ""
 
     def _prices_of(self, name: str) -> ProviderPrices:
         section = self._sections.get(name)
@@ -358,16 +344,8 @@ class Spending:
 
     def renew(self, config: "Config") -> None:
         """Apply the config's limits and prices from the next model call on."""
-        self._budget.limits = config.limits.spending_limits()
+        self.budget.limits = config.limits.spending_limits()
         self._sections = config.providers.by_name()
-
-    async def limits_now(self) -> SpendingLimits:
-        """The limits, including what was added for today or this month."""
-        return await self._budget.limits_now()
-
-    async def raise_limits(self, usd: float | None) -> list[str]:
-        """Raise the limit that is about to be reached: see `Budget.raise_by`. Raises StorageError."""
-        return await self._budget.raise_by(usd)
 
     async def summary(self, session_key: str = "") -> UsageSummary:
         """Usage of today, this month and this session. Raises StorageError if the ledger cannot be read."""
@@ -375,7 +353,7 @@ class Spending:
 
     async def report(self, by: By, days: int) -> UsageReport:
         """Usage in groups over some days, with the limits. Raises StorageError if the ledger cannot be read."""
-        limits, now = self._budget.limits, self._clock.now()
+        limits, now = self.budget.limits, self._clock.now()
         return await self._read(lambda db: usage_report(db, limits, now, by, days))
 
     async def of_sessions(self, prefix: str) -> dict[str, tuple[int, UsageSum]]:

@@ -24,8 +24,8 @@ from nanobot.providers.base import (
     ToolCallDelta,
     ToolCallRequest,
     call_context,
+    new_call_id,
 )
-from nanobot.providers.wire.answer import new_call_id
 
 NOTICE = (
     "(No model is set up, so I only understand simple requests. To set one up, type `nanobot onboard`, "
@@ -228,7 +228,8 @@ class OfflineProvider(LLMProvider):
 
 def _answer(messages: Sequence[ChatMessage], offered: set[str]) -> str | Call:
     """The reply to the user's last message, or the tool call for it."""
-    prompt_index = max((index for index, row in enumerate(messages) if _is_prompt(row)), default=None)
+    prompts = (index for index, row in enumerate(messages) if row["role"] == "user" and not is_synthetic(row))
+    prompt_index = max(prompts, default=None)
     if prompt_index is None:
         return ABILITIES
     prompt = text_of(messages[prompt_index]["content"]).partition(f"\n{CONTEXT_MARK}")[0].strip()
@@ -250,10 +251,6 @@ def _answer(messages: Sequence[ChatMessage], offered: set[str]) -> str | Call:
                 words["command"] = quoted[2] if quoted else groups["command"].strip()
             return _act(intent, words, results, offered)
     return f"I cannot answer that without a model. {ABILITIES}" if prompt else ABILITIES
-
-
-def _is_prompt(row: ChatMessage) -> bool:
-    return row["role"] == "user" and not is_synthetic(row)
 
 
 def _act(intent: Intent, words: Words, results: list[ChatMessage], offered: set[str]) -> str | Call:

@@ -288,7 +288,8 @@ class ResilientProvider(LLMProvider):
                                 return
                             raise StreamCutError("the stream ended without a complete answer")
                         except ModelCallError as error:
-                            error.fill_target(model.target)
+                            if not error.target.model:  # the code that raised it did not know it
+                                error.target = model.target
                             wait_s = self._wait_for_retry(error, attempt, has_fallback=context.has_fallback)
                             if wait_s is None:
                                 round_.add_failure(model, error)
@@ -320,7 +321,6 @@ class ResilientProvider(LLMProvider):
         return wait_s
 
     async def close(self) -> None:
-        """Close the candidates that were created."""
         for candidate in self.candidates:
             if candidate.model is not None:
                 await candidate.model.provider.close()
@@ -461,9 +461,13 @@ class _Round:
         if self._failures:
             return self.with_context(self._failures[-1])
         soonest = min(self._paused, key=lambda model: model.breaker.remaining_s)
-        error = ModelUnavailableError.from_last_failure(
-            soonest.breaker.last_error, target=soonest.target, again_in_s=max(1.0, soonest.breaker.remaining_s)
-        )
+        detail = ""
+        if (last := soonest.breaker.last_error) is not None:
+            step = last.advice() if last.try_elsewhere is TryElsewhere.OTHER_PROVIDER else ""
+            why = f"its last failure was that {last.brief()}: {last.detail}".rstrip(": ")
+            detail = f"{why}. {step}".strip(" .")
+        again_in_s = max(1.0, soonest.breaker.remaining_s)
+        error = ModelUnavailableError(detail, target=soonest.target, retry_after_s=again_in_s)
         error.skipped = tuple(reason for reason in self._skipped if reason != soonest.pause)
         return error
 

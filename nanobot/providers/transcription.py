@@ -79,16 +79,14 @@ _CHAT_ERRORS = (InvalidRequestError, ContextOverflowError, ContentFilteredError,
 """Errors whose advice is written for chat models and would be wrong here."""
 
 
+@dataclass(frozen=True, slots=True)
 class HttpTranscriber:
     """A model at an endpoint with OpenAI's `audio/transcriptions`."""
 
-    def __init__(
-        self, endpoint: Endpoint, model: str, language: str | None = None, pauses_s: Sequence[float] = _PAUSES_S
-    ) -> None:
-        self.model = model
-        self._endpoint = endpoint
-        self._language = language
-        self._pauses_s = pauses_s
+    endpoint: Endpoint
+    model: str
+    language: str | None = None
+    pauses_s: Sequence[float] = _PAUSES_S
 
     async def transcribe(self, path: Path) -> str:
         """The spoken text of this file, never empty. Transient failures are retried once for each entry of `pauses_s`.
@@ -96,24 +94,26 @@ class HttpTranscriber:
         Raises ProviderError. Cancelling closes the connection.
         """
         name, data = await asyncio.to_thread(_read_recording, path)
-        for pause in (*self._pauses_s, None):
+        for pause in (*self.pauses_s, None):
             try:
                 text = await self._send(name, data)
                 break
             except ModelCallError as error:
                 wait = pause if error.retry_after_s is None else error.retry_after_s
-                if pause is None or wait is None or wait > _MAX_PAUSE_S or not _is_retryable(error):
+                if pause is None or wait is None or wait > _MAX_PAUSE_S:
                     raise
+                if error.try_elsewhere is not TryElsewhere.OTHER_MODEL or isinstance(error, ProviderTimeoutError):
+                    raise  # it would fail again, or has used up the full limit
                 await asyncio.sleep(wait)
         if not text:
             raise UnusableRecordingError(f"No speech could be heard in {path.name}.")
         return text
 
     async def _send(self, name: str, data: bytes) -> str:
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         fields = {"model": self.model, "response_format": "json"}
-        if self._language:
-            fields["language"] = self._language
+        if self.language:
+            fields["language"] = self.language
         boundary = secrets.token_hex(16)
         head = "".join(
             f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
@@ -147,12 +147,7 @@ class HttpTranscriber:
         raise self._malformed(f"no text in it: {json.dumps(answer)[:100]}")
 
     def _malformed(self, detail: str) -> ModelCallError:
-        return self._endpoint.error(MalformedResponseError, detail, model=self.model)
-
-
-def _is_retryable(error: ModelCallError) -> bool:
-    """Whether a retry may succeed. A timeout is not retried: it has used up the full limit."""
-    return error.try_elsewhere is TryElsewhere.OTHER_MODEL and not isinstance(error, ProviderTimeoutError)
+        return self.endpoint.error(MalformedResponseError, detail, model=self.model)
 
 
 def _read_recording(path: Path) -> tuple[str, bytes]:
@@ -221,11 +216,7 @@ def _choose(config: "Config", environ: Mapping[str, str], name: str, language: s
     elif not spec.speaks_chat_completions:
         why = f"{spec.display_name} offers no transcription. Set channels.transcriptionProvider to groq or openai."
     elif (endpoint := Endpoint.configured(spec, section, environ, total_s=_TOTAL_S)) is None:
-        variables = f" or {spec.env_keys[0]} in the environment" if spec.env_keys else ""
-        why = (
-            f"There is no key for {spec.display_name}, which transcribes recordings. "
-            f"Set providers.{spec.config_key}.apiKey in the config{variables}."
-        )
+        why = spec.missing_key("transcribes recordings")
     else:
         model = _MODELS.get(spec.name, _FALLBACK_MODEL)
         transcriber = HttpTranscriber(endpoint, model, language)

@@ -18,12 +18,12 @@ from nanobot.messages.types import OWNER_CHANNELS, Provenance
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore, Role
 from nanobot.runtime.audience import has_other_writers, is_group
-from nanobot.session.file_names import is_temporary
+from nanobot.session.file_format import is_temporary
 from nanobot.session.folder import SessionFolder
 
 if TYPE_CHECKING:
     from nanobot.session.search.index import RecallResult, SearchIndex
-    from nanobot.session.search.sources import IndexedFile
+    from nanobot.session.search.update import IndexedFile
 
 _CRON, _API, _SUBAGENT = "cron", "api", "subagent"
 """Prefixes of session keys whose work others may have requested."""
@@ -88,7 +88,7 @@ class ScopedArchive:
     def index(self) -> "SearchIndex":
         """The full-text index behind it."""
         from nanobot.session.search.index import SearchIndex  # SQLite: imported on first use
-        from nanobot.session.search.sources import sources_of
+        from nanobot.session.search.update import sources_of
 
         sessions = SessionFolder(self._workspace, self._places.legacy_sessions)
         sources = partial(sources_of, sessions, self._workspace / "memory")

@@ -5,19 +5,24 @@ current step, and which calls of the last row have started. It exists only while
 
 A write reaches the operating system at once, so it survives the process. Only the start of calls that must not run
 twice is synced, so that it also survives a power failure.
+
+At the end: what release 0.2 of the original design keeps of work in progress, in session metadata. It is read once.
 """
 
 import asyncio
+import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from nanobot.session.file_names import hashed_stem
-from nanobot.session.lines import Row, encode
+from nanobot.messages.repair import NO_RESULT, legalise
+from nanobot.messages.types import ChatMessage
+from nanobot.session.file_format import Row, encode, hashed_stem
 from nanobot.utils.files import missing_newline, open_for_append, sync_data, write_whole
 from nanobot.utils.storage_error import storage_errors
 from nanobot.utils.text import json_objects
@@ -49,7 +54,6 @@ class InterruptedTurns:
     """Ids of the last step's calls that started; None if unknown, so each may have started."""
 
     def __bool__(self) -> bool:
-        """Whether there is anything to resume."""
         return bool(self.accepted or self.text.strip())
 
     @property
@@ -206,3 +210,57 @@ def _read_rows(path: Path) -> Iterator[Row]:
         log.warning("the checkpoint cannot be read: %s", error)
         return
     yield from json_objects(data)
+
+
+# --- what the original keeps
+
+
+ORIGINAL_KEYS = ("runtime_checkpoint", "pending_user_turn", "goal_state")
+"""Metadata of the original: the last step of the interrupted turn, whose messages are not in the session yet; whether
+the session ends with a message that was not answered; and `{status, objective, ...}` of a goal, or that as JSON text.
+"""
+_ORIGINAL_FIELDS = ("content", "tool_calls", "reasoning_content", "thinking_blocks", "timestamp")
+
+
+def rows_of_original(metadata: Mapping[str, Any], history: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return the checkpoint's messages that are not in the session yet: the assistant's message and finished results.
+
+    Calls without a result stay open, as after a crash of ours. Returns nothing if the checkpoint is invalid or does not
+    fit the end of the history.
+    """
+    checkpoint = metadata.get("runtime_checkpoint")
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("assistant_message"), dict):
+        return []
+    message = {name: value for name, value in checkpoint["assistant_message"].items() if name in _ORIGINAL_FIELDS}
+    results = checkpoint.get("completed_tool_results")
+    results = results if isinstance(results, list) else []
+    tool_rows = [{**row, "role": "tool"} for row in results if isinstance(row, dict)]
+    rows = legalise([{"role": "user", "content": "?"}, {**message, "role": "assistant"}, *tool_rows])[1:]
+    if not rows:
+        return []
+    step, *finished = [row for row in rows if row["content"] != NO_RESULT]
+    at = len(history)
+    while at and history[at - 1]["role"] == "tool":
+        at -= 1
+    last = history[at - 1] if at else None
+    if last is None or last["role"] != "assistant":
+        return [step, *finished]
+    stored = {row.get("tool_call_id") for row in history[at:]}
+    call_ids = [call["id"] for call in step.get("tool_calls", ())]
+    if call_ids and [call.get("id") for call in last.get("tool_calls", ())] == call_ids:
+        return [row for row in finished if row.get("tool_call_id") not in stored]
+    if not call_ids and last.get("content") == step["content"]:
+        return []
+    return [step, *finished]
+
+
+def goal_of_original(metadata: Mapping[str, Any]) -> str:
+    """Return the objective of an unfinished goal; empty if there is none."""
+    state = metadata.get("goal_state")
+    if isinstance(state, str):
+        with suppress(ValueError, RecursionError):
+            state = json.loads(state)
+    if not isinstance(state, dict) or state.get("status") != "active":
+        return ""
+    objective = state.get("objective")
+    return objective.strip() if isinstance(objective, str) else ""

@@ -19,18 +19,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nanobot.session.file_names import hashed_stem, stem_of
-from nanobot.session.reader import owner_of
+from nanobot.session.file import owner_of
+from nanobot.session.file_format import hashed_stem, stem_of
 from nanobot.utils.locks import ProcessLock, file_lock
-from nanobot.utils.open_no_follow import (
-    move_in,
-    open_own,
-    own_folder,
-    read_own,
-    rename_own,
-    replace_own,
-    unlink_own,
-)
+from nanobot.utils.open_no_follow import move_in, open_own, own_folder, read_own, rename_own, replace_own, unlink_own
 from nanobot.utils.storage_error import storage_errors
 
 if TYPE_CHECKING:

@@ -18,22 +18,23 @@ from weakref import WeakValueDictionary
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
-from nanobot.session.file_names import is_temporary, stem_of
-from nanobot.session.folder import SessionFolder, open_packed
-from nanobot.session.lines import Row, encode, parse_time
-from nanobot.session.reader import (
+from nanobot.session.file import (
+    Append,
     Cursor,
     FileFingerprint,
+    GroupCommit,
     StoredFile,
+    append_all,
     find_cursor,
     list_entry,
     open_session,
     owner_of,
     read_from,
     session_key,
-)  # fmt: skip
+)
+from nanobot.session.file_format import Row, encode, is_temporary, parse_time, stem_of
+from nanobot.session.folder import SessionFolder, open_packed
 from nanobot.session.types import AUDIENCE, Audience, Session, record_of
-from nanobot.session.writer import Append, GroupCommit, append_all
 from nanobot.utils.aio import finish
 from nanobot.utils.open_no_follow import open_own, replace_own, unlink_own
 from nanobot.utils.storage_error import storage_error, storage_errors
@@ -295,16 +296,16 @@ class SessionManager:
         if (audience := session.audience) is not None:
             return audience
         whole = self.read(key)
-        audience = Audience(any(b'"in_group"' in head for head in self._archived_heads(key)))
-        return session.set_audience(audience.with_rows(whole.messages if whole is not None else ()))
 
-    def _archived_heads(self, key: str) -> Iterator[bytes]:
-        """Yield the first bytes of this key's archived sessions."""
-        for path in (self.folder / "archive").glob(f"{escape(stem_of(key))}-*.jsonl"):
-            with suppress(OSError), open(open_own(path, os.O_RDONLY), "rb") as file:
-                yield file.read(_HEAD)
-        for _, data in self.packed_files(f"{stem_of(key)}-"):
-            yield data[:_HEAD]
+        def archived_heads() -> Iterator[bytes]:
+            for path in (self.folder / "archive").glob(f"{escape(stem_of(key))}-*.jsonl"):
+                with suppress(OSError), open(open_own(path, os.O_RDONLY), "rb") as file:
+                    yield file.read(_HEAD)
+            for _, data in self.packed_files(f"{stem_of(key)}-"):
+                yield data[:_HEAD]
+
+        audience = Audience(any(b'"in_group"' in head for head in archived_heads()))
+        return session.set_audience(audience.with_rows(whole.messages if whole is not None else ()))
 
     def read(self, path_or_key: Path | str) -> Session | None:
         """Load a complete session for inspection, live or archived; None if there is none."""

@@ -14,8 +14,8 @@ from threading import RLock
 from typing import Any, cast
 
 from nanobot.messages.types import ChatMessage
-from nanobot.session.lines import Row
-from nanobot.session.reader import StoredFile, read_before
+from nanobot.session.file import StoredFile, read_before
+from nanobot.session.file_format import Row
 from nanobot.utils.storage_error import storage_errors
 
 AUDIENCE = "audience"
@@ -39,7 +39,6 @@ class Audience:
         return Audience(in_group, frozenset(senders))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as stored in the metadata."""
         return {"in_group": self.in_group, "senders": sorted(self.senders)}
 
     @classmethod
@@ -223,7 +222,6 @@ class Session:
             self._saved, self.is_cleared = [*self._rows], False
 
     def drop_rows(self, rows: Sequence[ChatMessage]) -> None:
-        """Remove rows that could not be written."""
         dropped = set(map(id, rows))
         with self._lock:
             self._rows[:] = [row for row in self._rows if id(row) not in dropped]
@@ -245,7 +243,6 @@ class Session:
 
 
 def record_of(session: Session) -> Row:
-    """The metadata record of a session."""
     return {
         "_type": "metadata",
         "key": session.key,

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, time, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nanobot.errors import BudgetExceededError, StorageError
-from nanobot.usage.ledger import Ledger
+from nanobot.usage.ledger import By, Ledger, UsageSum, UsageSummary, sum_up
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import Clock, zone_name
 
@@ -229,7 +229,7 @@ class Budget:
         """Return the limits including what `/raise` added."""
         if self.limits.in_dollars:
             await self._read()
-        return limits_as_raised(self.limits, self._raised, self.clock.now())
+        return _as_raised(self.limits, self._raised, self.clock.now())
 
     async def _read(self, turn_id: str = "") -> _Spent:
         """What all processes spent this month, and what this turn has used. Own calls in flight are not part of it.
@@ -239,7 +239,7 @@ class Budget:
         month = f"{self.clock.now():%Y-%m}"
 
         def select(db: "Connection") -> tuple[list[tuple[str, float, float, int]], Additions]:
-            return db.execute(_SPENT, (turn_id, turn_id, month, self.ledger.process)).fetchall(), read_additions(db)
+            return db.execute(_SPENT, (turn_id, turn_id, month, self.ledger.process)).fetchall(), _read_additions(db)
 
         try:
             rows, self._raised = await self.ledger.database.ask(select, is_synced=False)
@@ -281,8 +281,7 @@ _REPORT = """
 """
 
 
-def limits_as_raised(limits: SpendingLimits, raised: Additions, now: datetime) -> SpendingLimits:
-    """Return the limits with what was added for today and this month."""
+def _as_raised(limits: SpendingLimits, raised: Additions, now: datetime) -> SpendingLimits:
     limit_of = {cap.key: cap.limit for cap in _caps(limits, raised, now)}
     return replace(limits, daily_usd=limit_of.get("limits.dailyUsd"), monthly_usd=limit_of.get("limits.monthlyUsd"))
 
@@ -298,8 +297,7 @@ def _caps(limits: SpendingLimits, raised: Additions, now: datetime) -> list[_Cap
     return [replace(cap, limit=cap.limit + raised.get((cap.key, cap.period), 0.0)) for cap in caps]
 
 
-def read_additions(db: "Connection") -> Additions:
-    """Read what was added to limits."""
+def _read_additions(db: "Connection") -> Additions:
     return {(key, period): usd for key, period, usd in db.execute("SELECT key, period, raised_usd FROM limits")}
 
 
@@ -327,3 +325,40 @@ def _turn_limit_text(used: int, more: int, limit: int) -> str:
         f"{more:,} more. "
         "The next message has the full limit again; to let a turn continue, raise limits.turnTokens in the config."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """Usage today, this month and in groups, with the limits as they were raised."""
+
+    summary: UsageSummary
+    limits: SpendingLimits
+    by: By
+    days: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The report for programs; docs/guides/money.md documents the fields."""
+        summary, limits = self.summary, self.limits
+
+        def left(limit: float | None, used: UsageSum) -> float | None:
+            return None if limit is None else max(limit - used.spent, 0.0)
+
+        return {
+            "today": summary.today.to_json(),
+            "month": summary.month.to_json(),
+            "limits": {
+                "dailyUsd": limits.daily_usd,
+                "monthlyUsd": limits.monthly_usd,
+                "turnTokens": limits.turn_tokens,
+                "leftTodayUsd": left(limits.daily_usd, summary.today),
+                "leftThisMonthUsd": left(limits.monthly_usd, summary.month),
+            },
+            "by": self.by,
+            "days": self.days,
+            "rows": [{self.by: name, **total.to_json()} for name, total in summary.groups.items()],
+        }
+
+
+def usage_report(db: "Connection", limits: SpendingLimits, now: datetime, by: By, days: int) -> UsageReport:
+    summary = sum_up(db, now, by=by, days=days)
+    return UsageReport(summary, _as_raised(limits, _read_additions(db), now), by, days)

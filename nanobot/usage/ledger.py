@@ -1,4 +1,4 @@
-"""The ledger: one row for every request sent to a model, in the table `calls`.
+"""The ledger: one row for every request sent to a model, in the table `calls`, and its sums.
 
 A row is written before its request is sent, so a killed process leaves the rows of the requests that it had in flight.
 It is updated with the next commit after the end. Commits are not synced, since after a power failure the provider's
@@ -9,12 +9,14 @@ import asyncio
 import logging
 import secrets
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from nanobot.errors import StorageError
-from nanobot.usage.types import LedgerRow
+from nanobot.usage.types import LedgerRow, format_dollars
 from nanobot.utils.database import Database
 from nanobot.utils.text import escape_surrogates
 
@@ -41,6 +43,7 @@ _WRITE = (  # the columns of keys and indexes never change: those are left alone
     f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = :{name}' for name in _COLUMNS if name not in ('id', 'sent_at'))}"
 )
 _MAX_UNWRITTEN = 10_000
+By = Literal["day", "model", "provider", "session", "cause"]
 
 
 class Ledger:
@@ -56,7 +59,6 @@ class Ledger:
         self._has_failed = False
 
     def new_id(self) -> str:
-        """A new id for a row."""
         return f"{self.process}-{next(self._numbers)}"
 
     async def write(self, row: LedgerRow) -> None:
@@ -100,4 +102,116 @@ def write_calls(db: "Connection", rows: list[LedgerRow]) -> None:
             {name: escape_surrogates(value) if isinstance(value, str) else value for name, value in row.items()}
             for row in rows
         ],
+    )
+
+
+@dataclass(slots=True)
+class UsageSum:
+    """Usage of several calls."""
+
+    calls: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    cache_written_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    spent: float = 0.0
+    unpriced: int = 0
+    """Calls of models without a known price, missing in `spent`."""
+
+    @property
+    def usd(self) -> float | None:
+        """Dollars spent as far as prices are known; None if none is."""
+        return None if self.unpriced and not self.spent else self.spent
+
+    @property
+    def cached_share(self) -> float:
+        """Share of the input tokens that were read from a cache."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, documented in docs/guides/money.md."""
+        fields = asdict(self)
+        del fields["spent"]
+        return fields | {"cached_share": round(self.cached_share, 4), "usd": self.usd}
+
+
+@dataclass(slots=True)
+class UsageSummary:
+    """Usage today, this month, of one session, and in groups over some days."""
+
+    today: UsageSum = field(default_factory=UsageSum)
+    month: UsageSum = field(default_factory=UsageSum)
+    session: UsageSum = field(default_factory=UsageSum)
+    groups: dict[str, UsageSum] = field(default_factory=dict)
+
+
+_SUMS = (
+    "COUNT(*), COUNT(*) FILTER (WHERE outcome = 'failed'), IFNULL(SUM(prompt_tokens), 0), "
+    "IFNULL(SUM(cached_tokens), 0), IFNULL(SUM(cache_written_tokens), 0), IFNULL(SUM(completion_tokens), 0), "
+    "IFNULL(SUM(reasoning_tokens), 0), TOTAL(usd), COUNT(*) - COUNT(usd)"
+)
+"""The fields of a UsageSum, in order."""
+
+
+def sum_up(db: "Connection", now: datetime, *, by: By = "day", days: int = 30, session: str = "") -> UsageSummary:
+    """Sum the ledger. Groups are sorted by falling cost, days by date. Blocks.
+
+    `days`: length of the groups' period, including today. `session` is summed separately, over this month.
+    """
+    today = now.date()
+    first = today.replace(day=1)
+    next_month = (first + timedelta(days=32)).replace(day=1)
+    column = "substr(sent_at, 1, 10)" if by == "day" else by
+    order = "1" if by == "day" else "TOTAL(usd) DESC, 1"
+    groups = db.execute(
+        f"SELECT {column}, {_SUMS} FROM calls WHERE sent_at >= ? GROUP BY 1 ORDER BY {order}",  # noqa: S608 ours
+        (f"{today - timedelta(days=days - 1)}",),
+    )
+    return UsageSummary(
+        today=_sum(db, today, today + timedelta(days=1)),
+        month=_sum(db, first, next_month),
+        session=_sum(db, first, next_month, session),
+        groups={str(name): UsageSum(*sums) for name, *sums in groups},
+    )
+
+
+def turn_sums(db: "Connection", session: str, since: str) -> dict[str, tuple[str, UsageSum]]:
+    """Sum the calls of each turn of a session since a day (`2026-11-27`), with the model that answered. Blocks."""
+    query = (
+        f"SELECT turn, model, {_SUMS}, MAX(sent_at) FROM calls WHERE sent_at >= ? AND session = ? AND turn != '' "  # noqa: S608
+        "GROUP BY turn"
+    )
+    return {turn: (model, UsageSum(*sums)) for turn, model, *sums, _ in db.execute(query, (since, session))}
+
+
+def session_sums(db: "Connection", prefix: str, since: str) -> dict[str, tuple[int, UsageSum]]:
+    """Sum the calls of the sessions with this prefix since a day (`2026-11-27`), with the number of turns. Blocks."""
+    query = (
+        f"SELECT session, COUNT(DISTINCT turn), {_SUMS} FROM calls WHERE sent_at >= ? "  # noqa: S608 ours
+        "AND substr(session, 1, ?) = ? GROUP BY session"
+    )
+    rows = db.execute(query, (since, len(prefix), prefix))
+    return {session: (turns, UsageSum(*sums)) for session, turns, *sums in rows}
+
+
+def _sum(db: "Connection", start: date, end: date, session: str | None = None) -> UsageSum:
+    query = f"SELECT {_SUMS} FROM calls WHERE sent_at >= ? AND sent_at < ? AND session = IFNULL(?, session)"  # noqa: S608
+    return UsageSum(*db.execute(query, (f"{start}", f"{end}", session)).fetchone())
+
+
+def format_sum(used: UsageSum) -> str:
+    share = f" ({used.cached_share:.0%} cached)" if used.cached_tokens else ""
+    parts = [
+        f"{used.calls:,} {'call' if used.calls == 1 else 'calls'}"
+        + (f" ({used.failed:,} failed)" if used.failed else ""),
+        f"{used.prompt_tokens:,} in{share}",
+        f"{used.completion_tokens:,} out",
+        format_dollars(used.usd),
+    ]
+    if used.usd is None:
+        parts[-1] = "price unknown"
+    return ", ".join(parts) + (
+        f" (and {used.unpriced:,} of unknown price)" if used.unpriced and used.usd is not None else ""
     )

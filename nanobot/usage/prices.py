@@ -57,7 +57,6 @@ class Price:
     window: int | None = None
 
     def cost(self, tokens: Tokens) -> float:
-        """Return the dollars a call cost."""
         rates = self._at(tokens.prompt)
         uncached = max(tokens.prompt - tokens.cached - tokens.cache_written, 0)
         visible = max(tokens.completion - tokens.reasoning, 0)
@@ -144,11 +143,13 @@ class PriceTable:
             if name is None:
                 others = _other_names(tuple(rows))
                 name = next((others[_plain(name)] for name in names if _plain(name) in others), None)
+            price = None
             try:
-                self._cache[key] = None if name is None else _parse_price(rows[name])
+                if name is not None:
+                    price = Price(tuple(Rates(*rates) for rates in rows[name]["rates"]), rows[name]["window"])
             except (AttributeError, KeyError, TypeError, ValueError):  # the copy was edited
                 log.warning("The price of %s in %s cannot be read", model, self._copy)
-                self._cache[key] = None
+            self._cache[key] = price
         return self._cache[key]
 
     def _read(self) -> dict[str, Any]:
@@ -246,7 +247,3 @@ def _prices_in(entry: Mapping[str, Any]) -> dict[str, float]:
 
 def _is_price(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-
-
-def _parse_price(row: Mapping[str, Any]) -> Price:
-    return Price(tuple(Rates(*rates) for rates in row["rates"]), row["window"])

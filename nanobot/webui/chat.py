@@ -23,10 +23,10 @@ from nanobot.messages.shown import visible_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
 from nanobot.providers.base import parse_arguments
 from nanobot.security.http_access import HttpError, json_response, route
-from nanobot.session.lines import parse_time
+from nanobot.session.file_format import parse_time
 from nanobot.session.types import Session
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
-from nanobot.usage.sums import turn_sums
+from nanobot.usage.ledger import turn_sums
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.database import reading
 from nanobot.utils.text import human_size

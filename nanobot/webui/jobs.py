@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from nanobot.cron.format import format_schedule, parse_schedule
-from nanobot.cron.simulate import simulate
+from nanobot.cron.schedule import simulate
 from nanobot.cron.types import CronJob, CronSchedule
 from nanobot.security.http_access import HttpError, route
 from nanobot.webui.view import WebView

@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, Response
 
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, route
-from nanobot.session.reader import session_title
+from nanobot.session.file import session_title
 from nanobot.webui.chat import INLINE_PICTURES, ChatView
 from nanobot.webui.services import WebServices
 from nanobot.webui.view import WebView

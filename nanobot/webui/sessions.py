@@ -19,11 +19,10 @@ from nanobot.agent.trace.store import TraceStore
 from nanobot.runtime.deletion import delete_session
 from nanobot.security.http_access import HEADERS, HttpError, read_body, route
 from nanobot.security.secrets import redact_texts, redact_value
-from nanobot.session.conversation import format_markdown, to_jsonl
-from nanobot.session.imported import read_conversations
-from nanobot.session.reader import session_title
+from nanobot.session.file import session_title
+from nanobot.session.import_export import format_markdown, read_conversations, to_jsonl
 from nanobot.session.types import Session
-from nanobot.usage.sums import By
+from nanobot.usage.ledger import By
 from nanobot.webui.chat import ChatView
 from nanobot.webui.services import WebServices
 from nanobot.webui.view import WebView

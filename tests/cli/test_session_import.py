@@ -11,7 +11,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.cli.main import app
 from nanobot.messages.repair import legalise
 from nanobot.messages.types import ChatMessage, text_of
-from nanobot.session.imported import read_conversations
+from nanobot.session.import_export import read_conversations
 from nanobot.session.manager import SessionManager
 from nanobot.testing import open_bot
 

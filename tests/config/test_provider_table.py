@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.config.provider_match import match_provider
 from nanobot.config.provider_table import (
     PROVIDERS,
     context_window,
     find_by_key,
     find_by_model,
     find_by_name,
+    match_provider,
     wire_model,
 )
 from nanobot.config.schema import ProvidersConfig

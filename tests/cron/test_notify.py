@@ -6,7 +6,7 @@ import pytest
 
 from nanobot.bus.events import Address
 from nanobot.cron.commands import parse_answer
-from nanobot.cron.notify import NOTHING_TO_REPORT, fingerprint, is_worth_sending, may_notify, message_for, run_message
+from nanobot.cron.format import NOTHING_TO_REPORT, fingerprint, is_worth_sending, may_notify, message_for, run_message
 from nanobot.cron.types import CronJob, Notify, Run
 from nanobot.messages.types import Origin, Provenance
 

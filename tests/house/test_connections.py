@@ -15,7 +15,7 @@ from tests.house.repo import ROOT, text_of, tracked_files
 
 NOBODY: frozenset[str] = frozenset()
 LIBRARIES: dict[str, AbstractSet[str]] = {
-    "httpx": {"net/http", "providers/litellm_transport", "providers/litellm_provider", "channels/telegram/bot",
+    "httpx": {"net/http", "providers/litellm_provider", "channels/telegram/bot",
               "channels/rest", "sdk/remote"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord", "channels/matrix/client"},

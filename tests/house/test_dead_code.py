@@ -17,7 +17,7 @@ FIELDS = (
     "nanobot/cron/history.py",  # keys of a file
     "nanobot/messages/types.py",
     "nanobot/testing/platform.py",  # what a platform can do: checks ask for it by name
-    "nanobot/usage/sums.py",  # shown as JSON, field by field
+    "nanobot/usage/ledger.py",  # shown as JSON, field by field
     "nanobot/sdk/run.py",
     "nanobot/sdk/result.py",
     "nanobot/usage/types.py",

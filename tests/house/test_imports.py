@@ -73,7 +73,7 @@ def test_a_direct_one_shot_imports_no_sdk(tmp_path, model_url):
     said, modules = imported_by(tmp_path, "agent", "-c", str(tmp_path / "config.json"), "-m", "hi")
 
     assert "Hello from afar." in said
-    assert modules & (HEAVY | {"tiktoken", "loguru", "rich.markdown", "nanobot.session.search.query"}) == set()
+    assert modules & (HEAVY | {"tiktoken", "loguru", "rich.markdown", "nanobot.session.search.index"}) == set()
 
 
 def test_an_answer_without_a_model_imports_no_sdk(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from nanobot.agent.approval.taint import own_provenance
 from nanobot.agent.memory.transcript import add_provenance
 from nanobot.messages.types import Provenance, stored_provenance
-from nanobot.session.search.sources import trust_in
+from nanobot.session.search.update import trust_in
 
 OWNER, _, _, TOOL, MCP, PERSON, MAIL, WEB = Provenance
 

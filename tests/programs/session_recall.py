@@ -6,7 +6,7 @@ from pathlib import Path
 import nanobot.config.schema  # noqa: F401 every command has loaded it
 from nanobot.session.folder import SessionFolder
 from nanobot.session.search.index import SearchIndex
-from nanobot.session.search.sources import sources_of
+from nanobot.session.search.update import sources_of
 
 
 def recall_of(folder: Path) -> SearchIndex:

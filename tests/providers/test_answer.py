@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from nanobot.providers.base import Finished, LLMResponse, ReasoningDelta, TextDelta
 from nanobot.providers.endpoint import Endpoint
 from nanobot.providers.errors import ModelCallError
-from nanobot.providers.wire.answer import ThinkSplitter, normal_usage
-from nanobot.providers.wire.chat import ChatReader
-from nanobot.providers.wire.stream import SseParser
+from nanobot.providers.wire.chat import ChatReader, ThinkSplitter
+from nanobot.providers.wire.stream import SseParser, normal_usage
 
 
 def split(pieces: list[str]) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanobot.providers.capabilities import CapabilityStore
+from nanobot.providers.endpoint import CapabilityStore
 
 
 @pytest.mark.parametrize("damage", [b"{", b"[]", b'{"b m": 7}', b"\xff\xfe"])

@@ -11,8 +11,8 @@ from PIL import Image
 from nanobot.messages.types import ChatMessage
 from nanobot.providers import errors
 from nanobot.providers.base import LLMResponse, TextDelta
-from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.custom_provider import CustomProvider
+from nanobot.providers.endpoint import CapabilityStore
 from nanobot.testing.model_server import (
     Calls,
     CutStream,

@@ -13,9 +13,9 @@ from nanobot.errors import ConfigError, PluginError
 from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.providers.base import CallContext, LLMProvider, LLMResponse, call_context
 from nanobot.providers.custom_provider import CustomProvider
+from nanobot.providers.endpoint import Timeouts
 from nanobot.providers.errors import AuthenticationError, ConnectionFailedError, ProviderTimeoutError
 from nanobot.providers.factory import ProviderChains, choose_provider, limits_of, with_preset
-from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.local_servers import LocalServer
 from nanobot.providers.offline_provider import OfflineProvider

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.providers import errors
-from nanobot.providers.accounts import oauth, store  # noqa: F401 their classes are checked too
+from nanobot.providers.accounts import provider, store  # noqa: F401 their classes are checked too
 from nanobot.providers.endpoint import Endpoint
 from nanobot.providers.error_patterns import fixup_for, parse_error_response, retry_after_s
 

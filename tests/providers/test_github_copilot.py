@@ -10,7 +10,7 @@ from nanobot.messages.types import ChatMessage
 from nanobot.providers.accounts.github import CopilotProvider
 from nanobot.providers.accounts.store import LoginNeededError
 from nanobot.providers.base import LLMResponse
-from nanobot.providers.capabilities import CapabilityStore
+from nanobot.providers.endpoint import CapabilityStore
 from nanobot.testing.model_server import Calls, Fail, Say
 from nanobot.testing.protocol_rules import encrypted
 from tests.fakes.oauth_server import FakeAuthority

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from nanobot.providers.base import CallContext, call_context_scope
+from nanobot.providers.endpoint import CallLimits, Timeouts, timeouts_for
 from nanobot.providers.errors import CallTarget, ProviderTimeoutError
-from nanobot.providers.limits import CallLimits, Timeouts, timeouts_for
 
 TARGET = CallTarget("openai", "gpt-x")
 

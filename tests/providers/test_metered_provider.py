@@ -22,8 +22,8 @@ from nanobot.providers.base import (
     TextDelta,
 )
 from nanobot.providers.custom_provider import CustomProvider
+from nanobot.providers.endpoint import Timeouts
 from nanobot.providers.errors import StreamCutError
-from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.metering import MeteredProvider, ProviderPrices
 from nanobot.testing import Pause, ScriptedProvider

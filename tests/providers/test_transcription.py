@@ -12,8 +12,7 @@ import pytest
 
 from nanobot.config.schema import Config
 from nanobot.providers import errors
-from nanobot.providers.endpoint import Endpoint
-from nanobot.providers.limits import Timeouts
+from nanobot.providers.endpoint import Endpoint, Timeouts
 from nanobot.providers.transcription import (
     MAX_BYTES,
     ChosenTranscriber,

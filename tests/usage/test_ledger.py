@@ -11,8 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from nanobot.usage.ledger import SCHEMA, Ledger, write_calls
-from nanobot.usage.sums import UsageSum, format_sum, sum_up
+from nanobot.usage.ledger import SCHEMA, Ledger, UsageSum, format_sum, sum_up, write_calls
 from nanobot.utils.database import Database
 from tests.support.ledger_rows import row, rows_in
 

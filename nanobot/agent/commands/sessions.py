@@ -12,10 +12,9 @@ from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import Origin
-from nanobot.session.file_names import is_terminal_session
-from nanobot.session.lines import parse_time
+from nanobot.session.file import session_title
+from nanobot.session.file_format import is_terminal_session, parse_time
 from nanobot.session.manager import Session, SessionManager
-from nanobot.session.reader import session_title
 from nanobot.utils.text import count_noun, duration
 
 _LISTED = 20

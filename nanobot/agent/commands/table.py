@@ -32,7 +32,7 @@ from nanobot.messages.types import Origin, least_trusted, text_of
 from nanobot.pairing.commands import PairingCommands
 from nanobot.providers.metering import Spending
 from nanobot.session.manager import Session, SessionManager
-from nanobot.usage.sums import format_sum
+from nanobot.usage.ledger import format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, count_noun, duration
@@ -302,7 +302,7 @@ class SlashCommands:
         if not summary.month.calls:
             return "No model calls this month."
         sums = {"This session": summary.session, "Today": summary.today, "This month": summary.month}
-        limits = await self.spending.limits_now()
+        limits = await self.spending.budget.limits_now()
         lines = [f"{name}: {format_sum(used)}" for name, used in sums.items()]
         return "\n".join([*lines, *limits.left(summary.today.spent, summary.month.spent)])
 
@@ -314,7 +314,7 @@ class SlashCommands:
         if usd is not None and not 0 < usd < math.inf:
             return f"How many dollars more? For example: /raise 2. {call.argument!r} is not an amount."
         try:
-            lines = await self.spending.raise_limits(usd)
+            lines = await self.spending.budget.raise_by(usd)
         except StorageError as error:
             return f"The limit is raised until nanobot restarts. {error}"
         return "\n".join(lines) or _NOTHING_RAISED

@@ -17,7 +17,7 @@ from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.config.schema import DreamConfig
 from nanobot.errors import StorageError
-from nanobot.session.file_names import key_of
+from nanobot.session.file_format import key_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import count_noun

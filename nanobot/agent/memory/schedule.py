@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
-from nanobot.session.file_names import stem_of
-from nanobot.session.lines import parse_time
+from nanobot.session.file_format import parse_time, stem_of
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
 

@@ -47,8 +47,7 @@ from nanobot.messages.types import (
 from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.providers.errors import ModelCallError
 from nanobot.security.secrets import redact_all, redact_known
-from nanobot.session import original_state
-from nanobot.session.checkpoint import PARTIAL_EVERY_S, Checkpoint
+from nanobot.session.checkpoint import ORIGINAL_KEYS, PARTIAL_EVERY_S, Checkpoint, goal_of_original, rows_of_original
 from nanobot.session.types import Session
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
@@ -175,7 +174,7 @@ class Pipeline:
             checkpoint.close()  # it records nothing then
         turn.restored = RestoredSession(session, checkpoint, checkpoint.load())
         turn.scope = profile.scope if profile.scope is not None else await self._deps.scope_of(turn.message)
-        if not session.metadata.keys().isdisjoint(original_state.METADATA_KEYS):
+        if not session.metadata.keys().isdisjoint(ORIGINAL_KEYS):
             await self._adopt_original_state(turn)
         if not turn.request.resumes:
             return False
@@ -188,12 +187,10 @@ class Pipeline:
     async def _adopt_original_state(self, turn: Turn) -> None:
         """Import, once, what the original nanobot left in this session's metadata: finished results, an active goal."""
         session, goals = turn.session, self._deps.goals
-        rows = original_state.missing_rows(session.metadata, session.get_history())
-        goal = original_state.active_goal(session.metadata)
+        rows = rows_of_original(session.metadata, session.get_history())
+        goal = goal_of_original(session.metadata)
         notice = await goals.adopt(turn.message, goal, turn.scope) if goals is not None and goal else ""
-        imported = {
-            name: session.metadata.pop(name) for name in original_state.METADATA_KEYS if name in session.metadata
-        }
+        imported = {name: session.metadata.pop(name) for name in ORIGINAL_KEYS if name in session.metadata}
         try:
             await self._deps.sessions.append(session, *rows)
         except NanobotError:

@@ -32,7 +32,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
 from nanobot.security.secrets import redact_known
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
-from nanobot.session.file_names import is_temporary
+from nanobot.session.file_format import is_temporary
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import Pace
 from nanobot.utils.clock import Clock

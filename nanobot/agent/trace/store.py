@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.security.secrets import redact_head, redact_texts, redact_value
-from nanobot.session.file_names import hashed_stem
-from nanobot.session.lines import encode
+from nanobot.session.file_format import encode, hashed_stem
 from nanobot.utils.files import (
     PRIVATE_FILE,
     make_private_folder,

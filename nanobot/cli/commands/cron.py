@@ -11,8 +11,16 @@ import typer
 
 from nanobot.cli.common import JsonOption, Setup, print_warnings, read_setup
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
-from nanobot.cron.format import format_job, format_next, format_schedule, parse_schedule, parse_seconds
-from nanobot.cron.schedule import from_ms, seconds_between_runs
+from nanobot.cron.format import (
+    format_job,
+    format_next,
+    format_schedule,
+    may_notify,
+    message_for,
+    parse_schedule,
+    parse_seconds,
+)
+from nanobot.cron.schedule import from_ms, seconds_between_runs, simulate
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, CronSchedule, Misfire, Notify, Run
@@ -229,7 +237,6 @@ def rehearse(
     json: JsonOption = False,
 ) -> None:
     """Simulate the schedule: what will run in the coming days. Marks collisions and clock changes."""
-    from nanobot.cron.simulate import simulate
 
     _, service = _open_jobs()
     events = list(islice(simulate(service.list_jobs(), days, service.timezone), limit + 1))
@@ -310,7 +317,6 @@ async def _run_in_gateway(service: CronService, job: CronJob) -> Run | None:
 async def _run_locally(setup: Setup, service: CronService, job: CronJob) -> Run | None:
     """Run the job in this process and print its answer: no channel is connected here."""
     from nanobot.agent.events import TurnOutcome  # the engine is slow to import
-    from nanobot.cron.notify import may_notify, message_for
     from nanobot.cron.types import Run
 
     async with setup.open_runtime() as runtime:

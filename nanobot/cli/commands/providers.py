@@ -125,7 +125,7 @@ def login(
 ) -> None:
     from nanobot.net.pools import HttpPools  # only a login needs these
     from nanobot.providers.accounts import github, openai
-    from nanobot.providers.accounts.oauth import address_problem
+    from nanobot.providers.accounts.provider import address_problem
 
     spec = _get_login_provider(name)
     if authority and (problem := address_problem(authority)):

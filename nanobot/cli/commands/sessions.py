@@ -20,12 +20,11 @@ from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.shown import visible_text
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
-from nanobot.session.conversation import format_markdown, format_text, to_jsonl
+from nanobot.session.file import session_title
+from nanobot.session.file_format import decode, is_record
 from nanobot.session.folder import SessionFolder
-from nanobot.session.imported import describe_import, read_conversations
-from nanobot.session.lines import decode, is_record
+from nanobot.session.import_export import describe_import, format_markdown, format_text, read_conversations, to_jsonl
 from nanobot.session.manager import Session, SessionManager
-from nanobot.session.reader import session_title
 from nanobot.utils.files import write_atomic
 from nanobot.utils.text import count_noun
 
@@ -163,7 +162,7 @@ def _find_words(setup: Setup, text: str, limit: int) -> list[SessionHit]:
 
 def _open_index(setup: Setup) -> "SearchIndex":
     from nanobot.session.search.index import SearchIndex  # slow to import
-    from nanobot.session.search.sources import sources_of
+    from nanobot.session.search.update import sources_of
 
     sessions, opener = SessionFolder(setup.workspace, setup.paths.legacy_sessions), Opener(PathPolicy(setup.workspace))
     return SearchIndex(setup.paths.search, lambda: sources_of(sessions, setup.workspace / "memory"), opener.descriptor)

@@ -17,9 +17,8 @@ from nanobot.cli.commands.providers import provider_facts
 from nanobot.cli.common import JsonOption, Setup, ask_gateway, read_setup
 from nanobot.cli.output import Paint, print_heading, print_json, print_line, print_rows, to_one_line
 from nanobot.cli.setup.probe import current_selection, format_limits, missing_prices, try_model
-from nanobot.config.loader import load_warnings
+from nanobot.config.loader import Setting, load_warnings, sources
 from nanobot.config.schema import Config
-from nanobot.config.sources import Setting, sources
 from nanobot.cron.format import format_time
 from nanobot.errors import StorageError
 from nanobot.runtime.sandbox import command_sandbox

@@ -7,8 +7,8 @@ import typer
 
 from nanobot.cli.common import JsonOption, read_setup
 from nanobot.cli.output import is_terminal, print_json, print_line, print_list
-from nanobot.usage.ledger import SCHEMA
-from nanobot.usage.sums import By, UsageSum, format_sum, usage_report
+from nanobot.usage.budget import usage_report
+from nanobot.usage.ledger import SCHEMA, By, UsageSum, format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import SystemClock, find_zone
 from nanobot.utils.database import reading

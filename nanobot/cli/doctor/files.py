@@ -15,8 +15,8 @@ from nanobot.config.saver import BACKUPS
 from nanobot.errors import StorageError
 from nanobot.pairing.store import NOBODY, PairingStore
 from nanobot.security.provenance import ProvenanceStore
+from nanobot.session.file_format import decode
 from nanobot.session.folder import SessionFolder
-from nanobot.session.lines import decode
 from nanobot.utils.files import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from nanobot.utils.installation import prepare_workspace, templates_dir
 from nanobot.utils.text import count_noun, human_size

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind
 from nanobot.messages.types import Origin, text_of
-from nanobot.session.file_names import is_terminal_session
+from nanobot.session.file_format import is_terminal_session
 
 if TYPE_CHECKING:
     from nanobot.agent.commands.sessions import Conversation

@@ -15,22 +15,23 @@ do not count as user requests) and whether there are images (`Copilot-Vision-Req
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 from nanobot.messages.types import is_synthetic
 from nanobot.net.pools import HttpPools
-from nanobot.providers.accounts.oauth import LoginScreen, SignInServer, Sleep, device_login
-from nanobot.providers.accounts.provider import AccountProvider
+from nanobot.providers.accounts.provider import AccountProvider, AuthorityUnreachableError, LoginScreen, SignInServer
 from nanobot.providers.accounts.store import Account, LoginFailedError, LoginNeededError
 from nanobot.providers.base import ModelRequest
+from nanobot.providers.endpoint import Timeouts
 from nanobot.providers.errors import ModelCallError
-from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire.chat import ChatCall
 from nanobot.providers.wire.responses import ResponsesCall
 from nanobot.providers.wire.rows import has_images
 from nanobot.providers.wire.stream import WireCall
+from nanobot.security.secrets import learn_secrets
 
 API = "https://api.githubcopilot.com"
 NEEDS_RESPONSES = "need responses"
@@ -45,15 +46,59 @@ EDITOR_HEADERS = {
 """Copilot serves only editors and accepts only names it knows."""
 _EXPIRY_MARGIN_S = 60.0
 """How much longer a token is valid than `refresh_in`, after which it should be renewed."""
+_SLOW_DOWN_S = 5.0
+"""Added to the interval when the server says slow_down (RFC 8628, 3.5)."""
+_DEVICE_ERRORS = {
+    "access_denied": "The login was refused on the page.",
+    "expired_token": "The code expired before it was typed.",
+}
+Sleep = Callable[[float], Awaitable[None]]
 
 
 def api_url(host: str) -> str:
-    """The API of a GitHub server."""
     parts = urlsplit(host)
     name = parts.hostname or ""
     if name == "github.com" or name.endswith(".ghe.com"):
         return f"{parts.scheme}://api.{name}"
     return f"{host}/api/v3"
+
+
+async def _device_login(server: SignInServer, host: str, screen: LoginScreen, sleep: Sleep) -> str:
+    """Show a short code, which the user types on a page, poll until that is done, and return the token (RFC 8628).
+
+    Raises LoginFailedError if it was denied or has expired, or a ModelCallError.
+    """
+    device_url, client = f"{host}/login/device/code", {"client_id": "Iv1.b507a08c87ecfe98"}
+    started = await server.post(device_url, {**client, "scope": "read:user"})
+    device_code, user_code = started.text("device_code"), started.text("user_code")
+    if started.status != 200 or not (device_code and user_code):
+        raise LoginFailedError(f"The login at {device_url} could not be started: {started.reason}.")
+    learn_secrets({device_code: "a login"})
+    page = started.text("verification_uri")
+    screen.show(f"Open {page} and type this code:", user_code)
+    screen.open(page)
+    poll = {**client, "device_code": device_code, "grant_type": "urn:ietf:params:oauth:grant-type:device_code"}
+    interval_s = started.number("interval")
+    interval_s = 5.0 if interval_s is None else interval_s
+    deadline = time.monotonic() + (started.number("expires_in") or 900.0)
+    failure = _DEVICE_ERRORS["expired_token"]
+    while time.monotonic() < deadline:
+        await sleep(interval_s)
+        try:
+            response = await server.post(f"{host}/login/oauth/access_token", poll)
+        except AuthorityUnreachableError:  # no network for a moment; RFC 8628 asks for a longer interval
+            interval_s *= 2
+            continue
+        if token := response.text("access_token"):
+            return token
+        if response.error == "slow_down" or response.status == 429 or response.status >= 500:
+            interval_s = response.number("interval") or interval_s + _SLOW_DOWN_S
+        elif response.error != "authorization_pending":
+            failure = _DEVICE_ERRORS.get(response.error) or (
+                f"The login was not completed: {server.error_for(response).detail}."
+            )
+            break
+    raise LoginFailedError(f"{failure} Run the command again.")
 
 
 async def log_in(host: str, pools: HttpPools, screen: LoginScreen, sleep: Sleep = asyncio.sleep) -> Account:
@@ -62,10 +107,7 @@ async def log_in(host: str, pools: HttpPools, screen: LoginScreen, sleep: Sleep 
     """
     host = host.rstrip("/") or HOST
     server = SignInServer(pools, PROVIDER, host)
-    form = {"client_id": "Iv1.b507a08c87ecfe98", "scope": "read:user"}
-    grant = await device_login(
-        server, screen, f"{host}/login/device/code", f"{host}/login/oauth/access_token", form, sleep
-    )
+    grant = await _device_login(server, host, screen, sleep)
     try:
         account = await renew(Account(PROVIDER, host, grant), pools)
     except LoginNeededError as error:

@@ -11,27 +11,21 @@ own name.
 import asyncio
 import base64
 import hashlib
+import html
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from nanobot.net.pools import HttpPools
-from nanobot.providers.accounts.oauth import (
-    LoginScreen,
-    OAuthResponse,
-    SignInServer,
-    UnexpectedCallbackError,
-    callback_server,
-    code_in_pasted,
-)
-from nanobot.providers.accounts.provider import AccountProvider
+from nanobot.providers.accounts.provider import AccountProvider, LoginScreen, OAuthResponse, SignInServer
 from nanobot.providers.accounts.store import Account, LoginFailedError
 from nanobot.providers.base import ModelRequest, call_context
-from nanobot.providers.limits import Timeouts
+from nanobot.providers.endpoint import Timeouts
 from nanobot.providers.wire.responses import ResponsesCall, conversation_key
 from nanobot.security.secrets import learn_secrets
 
@@ -42,6 +36,10 @@ CLIENT_ID = "app_EMoamEEZ73f0CkXaXp7hrann"
 _REDIRECT_PATH = "/auth/callback"
 _AUTH_CLAIMS = "https://api.openai.com/auth"
 _PROFILE_CLAIMS = "https://api.openai.com/profile"
+_MAX_REQUEST_BYTES = 32 * 1024
+_READ_S = 10.0
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>nanobot</title>
+<body style="font-family: system-ui; margin: 15vh auto; max-width: 32em"><h1>nanobot</h1><p>{text}</p></body></html>"""
 
 
 def redirect_ports(issuer: str) -> tuple[int, ...]:
@@ -67,13 +65,93 @@ def _authorization_url(issuer: str, redirect_uri: str, verifier: str, state: str
     return f"{issuer}/oauth/authorize?{urlencode(params, quote_via=quote)}"
 
 
+class UnexpectedCallbackError(ValueError):
+    """A callback that does not match the login in progress."""
+
+
+def _code_in_query(query: str, state: str) -> str:
+    """The code in the query of the address that the browser was sent to.
+
+    Raises UnexpectedCallbackError if it belongs to another login, or LoginFailedError if login was denied.
+    """
+    params = {name: values[0] for name, values in parse_qs(query).items()}
+    if params.get("state") != state:
+        raise UnexpectedCallbackError("Its state does not match.")
+    if "error" in params:
+        reason = params.get("error_description") or params["error"]
+        raise LoginFailedError(f"The login was refused: {' '.join(reason.split())[:300]}. Try again.")
+    if not params.get("code"):
+        raise UnexpectedCallbackError("It contains no code.")
+    return params["code"]
+
+
+def code_in_pasted(text: str, state: str) -> str:
+    """The code in pasted text: an address, its query, or just the code. Raises as `_code_in_query` does."""
+    text = text.strip()
+    if "=" in text:
+        return _code_in_query(text.partition("?")[2] or text, state)
+    if "://" in text or not text.isascii() or any(mark in text for mark in "?# "):  # an address, or a sentence
+        raise UnexpectedCallbackError("It contains no code.")
+    return text
+
+
+@asynccontextmanager
+async def _callback_server(state: str, ports: Sequence[int], code: "asyncio.Future[str]") -> AsyncIterator[int | None]:
+    """A web server for one login: the browser returns to this machine with the OAuth server's answer, which becomes the
+    result of `code`. Yields its port; None if none of them is free, so that the user must paste the address.
+
+    RFC 8252, 7.3: it listens on the loopback address only, while a login is in progress. A request with a wrong state
+    is rejected, and the server keeps waiting for the right one.
+    """
+
+    def answer(first_line: str) -> tuple[str, str]:
+        """Status and page text for one request."""
+        method, target, *_ = [*first_line.split(" "), "", ""]
+        if method != "GET" or urlsplit(target).path != _REDIRECT_PATH:
+            return "404 Not Found", "There is nothing here."
+        text = "Received. You may close this page and go back to the terminal."
+        try:
+            result = _code_in_query(urlsplit(target).query, state)
+            if not code.done():
+                code.set_result(result)
+        except UnexpectedCallbackError:
+            return "400 Bad Request", "This page belongs to no login in progress. Start again in the terminal."
+        except LoginFailedError as error:
+            text = str(error)
+            if not code.done():
+                code.set_exception(error)
+        return "200 OK", text
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_READ_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            status, text = answer(head.split(b"\r\n", 1)[0].decode("latin-1"))
+            body = _PAGE.format(text=html.escape(text)).encode()
+            lines = [f"HTTP/1.1 {status}", "Content-Type: text/html; charset=utf-8", f"Content-Length: {len(body)}"]
+            lines += ["Cache-Control: no-store", "Referrer-Policy: no-referrer", "Connection: close"]
+            writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+            await writer.drain()
+        except (OSError, EOFError, asyncio.LimitOverrunError, ValueError):
+            pass  # not a valid request; wait for the next one
+        finally:
+            writer.close()
+
+    for port in ports:
+        with suppress(OSError):
+            server = await asyncio.start_server(handle, "127.0.0.1", port, limit=_MAX_REQUEST_BYTES)
+            break
+    else:
+        yield None
+        return
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
 async def log_in(
-    issuer: str,
-    pools: HttpPools,
-    screen: LoginScreen,
-    *,
-    ports: Sequence[int] | None = None,
-    timeout_s: float = 600.0,
+    issuer: str, pools: HttpPools, screen: LoginScreen, *, ports: Sequence[int] | None = None, timeout_s: float = 600.0
 ) -> Account:
     """Log in with a local browser, or a remote one whose final address the user pastes. Raises LoginFailedError.
 
@@ -83,7 +161,7 @@ async def log_in(
     ports = redirect_ports(issuer) if ports is None else ports
     verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(32)
     returned: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    async with callback_server(_REDIRECT_PATH, state, ports, returned) as port:
+    async with _callback_server(state, ports, returned) as port:
         redirect_uri = f"http://localhost:{port or ports[0]}{_REDIRECT_PATH}"
         url = _authorization_url(issuer, redirect_uri, verifier, state)
         screen.show(

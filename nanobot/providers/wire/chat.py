@@ -5,29 +5,70 @@ implementations. Servers deviate wherever it is vague; handled here: missing, em
 object, `function_call`, reasoning under three names or in `<think>` tags, tool calls with finish_reason "stop".
 """
 
-import asyncio
 import json
-from functools import partial
 from typing import Any
 
+from nanobot.config.provider_table import REPORTS_COST
 from nanobot.providers.base import Delta, Finished, ReasoningDelta, TextDelta, ToolCallDelta, call_context
-from nanobot.providers.capabilities import Facts
-from nanobot.providers.endpoint import Endpoint
+from nanobot.providers.endpoint import Endpoint, Facts
 from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
-from nanobot.providers.wire.answer import (
-    REPORTS_COST,
-    PartialCall,
-    ThinkSplitter,
-    is_count,
-    normal_usage,
-    text_or_empty,
-)
-from nanobot.providers.wire.rows import RequestDialect, encode, has_images, request_body, wire_messages
-from nanobot.providers.wire.stream import Reader, WireCall
+from nanobot.providers.wire.rows import RequestDialect, encode, has_images, read_messages, request_body
+from nanobot.providers.wire.stream import PartialCall, Reader, WireCall, is_count, normal_usage, text_or_empty
 
 _WANT_REASONING = ("deepseek", "kimi", "moonshot", "mimo")
 """Names of models that expect their reasoning back with their tool calls."""
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+
+_OPEN = ("<think>", "<thinking>", "<thought>")
+
+
+class ThinkSplitter:
+    """Separates reasoning in tags at the start of an answer from its text, however the stream is split."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._close = ""
+        """The tag that ends the reasoning; empty outside of it."""
+        self._has_reasoning = False
+        self._is_answering = False
+
+    def feed(self, text: str) -> list[Delta]:
+        """The deltas that are certain so far."""
+        if self._is_answering:
+            return [TextDelta(text)] if text else []
+        self._held += text
+        out: list[Delta] = []
+        while self._held:
+            if self._close:
+                reasoning, tag, rest = self._held.partition(self._close)
+                ends = range(len(self._close) - 1, 0, -1) if not tag else ()
+                keep = next((length for length in ends if reasoning.endswith(self._close[:length])), 0)
+                out.append(ReasoningDelta(reasoning[: len(reasoning) - keep]))
+                self._held = rest if tag else reasoning[len(reasoning) - keep :]
+                if not tag:
+                    break
+                self._close = ""
+                continue
+            bare = self._held.lstrip()
+            tag = next((tag for tag in _OPEN if bare.startswith(tag)), "")
+            rest = bare[len(tag) :].lstrip("\n")  # the line break after the tag is not part of the reasoning
+            if tag and rest:
+                self._held, self._close, self._has_reasoning = rest, tag.replace("<", "</"), True
+                continue
+            if not tag and not any(tag.startswith(bare) for tag in _OPEN):
+                out.append(TextDelta(bare if self._has_reasoning else self._held))
+                self._held, self._is_answering = "", True
+            break
+        return [delta for delta in out if not isinstance(delta, ReasoningDelta) or delta.text]
+
+    def end(self) -> list[Delta]:
+        """The rest: unclosed reasoning, or text that looked like the start of a tag."""
+        held, self._held = self._held, ""
+        if held.strip() in _OPEN:
+            return []  # reasoning that never began
+        held = held.lstrip() if self._has_reasoning and not self._close else held
+        kind = ReasoningDelta if self._close else TextDelta
+        return [kind(held)] if held else []
 
 
 class ChatReader(Reader):
@@ -195,8 +236,6 @@ class ChatReader(Reader):
 
 
 class ChatCall(WireCall):
-    """One chat completions call."""
-
     path = "/chat/completions"
     reader = ChatReader
 
@@ -217,8 +256,7 @@ class ChatCall(WireCall):
         messages = endpoint.rows.encode(request.messages, dialect)
         with_images = messages is None and dialect.images and has_images(request.messages)
         if messages is None:
-            build = partial(wire_messages, request.messages, dialect)
-            messages = encode(await asyncio.to_thread(build) if with_images else build())
+            messages = encode(await read_messages(request.messages, dialect))
         tools = endpoint.tools.encode(request.tools) if request.tools and "drop tools" not in facts else None
         droppable = [name for name in fields if name != "model"]
         droppable += ["images"] * with_images + ["reasoning_content"] * dialect.reasoning

@@ -22,11 +22,9 @@ from typing import Any
 
 from nanobot.messages.types import ChatMessage, ToolSchema, text_of
 from nanobot.providers.base import Delta, Finished, ReasoningDelta, TextDelta, ToolCallDelta, call_context
-from nanobot.providers.capabilities import Facts
-from nanobot.providers.endpoint import Endpoint
+from nanobot.providers.endpoint import Endpoint, Facts
 from nanobot.providers.error_patterns import ErrorResponse
 from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
-from nanobot.providers.wire.answer import PartialCall, normal_usage, text_or_empty
 from nanobot.providers.wire.rows import (
     RequestDialect,
     ToolsEncoder,
@@ -37,7 +35,7 @@ from nanobot.providers.wire.rows import (
     text_for_model,
     wire_text,
 )
-from nanobot.providers.wire.stream import Reader, WireCall
+from nanobot.providers.wire.stream import PartialCall, Reader, WireCall, normal_usage, text_or_empty
 
 INSTRUCTIONS = "You are nanobot, a helpful assistant."
 """Used if a request has no system prompt: the backend requires instructions."""
@@ -286,8 +284,6 @@ def _join_texts(blocks: object, *names: str, separator: str = "") -> str:
 
 
 class ResponsesCall(WireCall):
-    """One Responses call."""
-
     path = "/responses"
     reader = ResponsesReader
     _tools_encoder = ToolsEncoder(flat_tool)

@@ -71,12 +71,17 @@ def wire_messages(rows: Iterable[ChatMessage], dialect: RequestDialect) -> list[
     return messages
 
 
+async def read_messages(rows: Sequence[ChatMessage], dialect: RequestDialect) -> list[dict[str, Any]]:
+    """The same, in a thread if that reads files."""
+    if dialect.images and has_images(rows):
+        return await asyncio.to_thread(wire_messages, rows, dialect)
+    return wire_messages(rows, dialect)
+
+
 async def plain_messages(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
     """The rows for a third-party provider: chat completions without our own fields, runtime context included."""
     dialect = RequestDialect(reasoning=any(row.get("reasoning_content") for row in rows))
-    if has_images(rows):
-        return cast("list[ChatMessage]", await asyncio.to_thread(wire_messages, rows, dialect))
-    return cast("list[ChatMessage]", wire_messages(rows, dialect))
+    return cast("list[ChatMessage]", await read_messages(rows, dialect))
 
 
 def has_images(rows: Iterable[ChatMessage]) -> bool:
@@ -135,13 +140,13 @@ def _image_urls(row: ChatMessage) -> list[str]:
         blocks = [block.get("image_url") for block in content if block.get("type") == "image_url"]
         urls = [str(block.get("url", "")) if isinstance(block, dict) else str(block or "") for block in blocks]
     unique_urls = dict.fromkeys([*urls, *row.get("media", [])])
-    return [url for url in unique_urls if url and _is_image(url)]
 
+    def is_image(url: str) -> bool:
+        if url.startswith(("data:image/", "https://", "http://")):
+            return True
+        return (mimetypes.guess_type(_path(url).name)[0] or "").startswith("image/")
 
-def _is_image(url: str) -> bool:
-    if url.startswith(("data:image/", "https://", "http://")):
-        return True
-    return (mimetypes.guess_type(_path(url).name)[0] or "").startswith("image/")
+    return [url for url in unique_urls if url and is_image(url)]
 
 
 def _path(url: str) -> Path:

@@ -4,20 +4,28 @@ the answer they add up to. Shared by both wires; `chat` and `responses` add the 
 
 import asyncio
 import json
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeGuard
 
 from nanobot.errors import ProviderError
 from nanobot.net.http import BodyError, HttpError
 from nanobot.net.pools import HttpPools
 from nanobot.net.urls import parse_server_url
-from nanobot.providers.base import Delta, LLMResponse, ModelRequest, ReasoningDelta, TextDelta, ToolCallRequest
-from nanobot.providers.capabilities import CapabilityStore, Facts
-from nanobot.providers.endpoint import Endpoint
+from nanobot.providers.base import (
+    Delta,
+    LLMResponse,
+    ModelRequest,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallRequest,
+    new_call_id,
+)
+from nanobot.providers.endpoint import CallLimits, CapabilityStore, Endpoint, Facts, Timeouts
 from nanobot.providers.error_patterns import ErrorResponse, error_response_of, fixup_for, parse_error_response
 from nanobot.providers.errors import (
     ConnectionFailedError,
@@ -26,8 +34,6 @@ from nanobot.providers.errors import (
     StreamCutError,
     TryElsewhere,
 )
-from nanobot.providers.limits import CallLimits, Timeouts
-from nanobot.providers.wire.answer import PartialCall, new_call_id
 from nanobot.providers.wire.rows import RowsEncoder, ToolsEncoder
 from nanobot.providers.wire.tool_text import TextToolDeltas
 
@@ -121,6 +127,64 @@ class SseParser:
         return []
 
 
+@dataclass(slots=True)
+class PartialCall:
+    """A tool call under construction."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+    extra_content: dict[str, Any] | None = None
+
+
+def text_or_empty(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def normal_usage(usage: dict[str, Any]) -> dict[str, int]:
+    """Token counts under our names, whatever the server calls them and however it sums them.
+
+    Cached and written tokens are part of the prompt, reasoning is part of the completion. Writing and reasoning are
+    left out if the server does not report them.
+    """
+    prompt_details = _part(usage, "prompt_tokens_details", "input_tokens_details")
+    completion_details = _part(usage, "completion_tokens_details", "output_tokens_details")
+    prompt = _first(usage, "prompt_tokens", "input_tokens")
+    completion = _first(usage, "completion_tokens", "output_tokens")
+    reasoning = _first(completion_details, "reasoning_tokens") or _first(usage, "reasoning_tokens")
+    read = _first(usage, "cache_read_input_tokens")
+    written = _first(usage, "cache_creation_input_tokens")
+    if "prompt_tokens" not in usage:  # Anthropic's format: cache reads and writes are not part of input_tokens
+        prompt += read + written
+    if reasoning and _first(usage, "total_tokens") == prompt + completion + reasoning:
+        completion += reasoning  # some servers do not count reasoning as completion
+    if not (prompt or completion):
+        return {}
+    cached = (
+        _first(prompt_details, "cached_tokens") or _first(usage, "prompt_cache_hit_tokens", "cached_tokens") or read
+    )
+    written = written or _first(prompt_details, "cache_write_tokens", "cache_creation_tokens")
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "cached_tokens": min(cached, prompt)}
+    if written:
+        counts["cache_written_tokens"] = min(written, prompt - counts["cached_tokens"])
+    if reasoning:
+        counts["reasoning_tokens"] = min(reasoning, completion)
+    return counts
+
+
+def _part(usage: dict[str, Any], *names: str) -> dict[str, Any]:
+    return next((part for name in names if isinstance(part := usage.get(name), dict)), {})
+
+
+def _first(counts: dict[str, Any], *names: str) -> int:
+    return next((int(counts[name]) for name in names if is_count(counts.get(name))), 0)
+
+
+def is_count(value: Any) -> TypeGuard[int | float]:
+    """Whether it is a finite number, not negative."""
+    return isinstance(value, int | float) and 0 <= value < math.inf
+
+
 class Reader(ABC):
     """Turns the body of a response into deltas, the last of which is Finished: a stream of events, or one plain object
     if the server ignored `stream`. Raises a ModelCallError for invalid data. The deltas add up to the response.
@@ -185,7 +249,6 @@ class Reader(ABC):
         self.complete = self.done or not chunk
 
     def end(self) -> Iterator[Delta]:
-        """The last deltas."""
         if self._plain is not None:
             yield from self._read_plain(b"".join(self._plain))
         elif not self.done:

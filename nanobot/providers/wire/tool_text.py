@@ -18,8 +18,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 from nanobot.messages.types import ToolSchema
-from nanobot.providers.base import Delta, Finished, TextDelta, ToolCallDelta, ToolCallRequest, parse_arguments
-from nanobot.providers.wire.answer import new_call_id
+from nanobot.providers.base import (
+    Delta,
+    Finished,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallRequest,
+    new_call_id,
+    parse_arguments,
+)
 from nanobot.utils.text import repair_json
 
 _TAGS = (
@@ -64,13 +71,12 @@ class TextToolDeltas:
         """Whether the held text, and all behind it, is only emitted at the end."""
         self._behind: list[str] = []
 
-    def filter(self, deltas: Iterable[Delta]) -> Iterable[Delta]:
+    def filter(self, deltas: Iterable[Delta]) -> Iterator[Delta]:
         """The deltas to pass on."""
-        return self._filter(deltas) if self._tools else deltas
-
-    def _filter(self, deltas: Iterable[Delta]) -> Iterator[Delta]:
         for delta in deltas:
-            if isinstance(delta, TextDelta):
+            if not self._tools:
+                yield delta
+            elif isinstance(delta, TextDelta):
                 if text := self._feed(delta.text):
                     yield TextDelta(text)
             elif isinstance(delta, Finished):
@@ -179,7 +185,8 @@ def _calls_at(text: str, start: int, types: _Types) -> tuple[list[ToolCallReques
 
 def _call_at(text: str, start: int, types: _Types) -> tuple[list[ToolCallRequest], int, bool]:
     """The call written here, or several in one list; where it ends; and whether it is complete."""
-    body = _skip_opening(text, start)
+    match = _OPENING.match(text, start)
+    body = match.end() if match else start
     if match := _XML_CALL.match(text, body):
         return _xml_call(text, match, types)
     match = _NAMED_CALL.match(text, body)
@@ -237,11 +244,6 @@ def _from_object(item: object, types: _Types) -> ToolCallRequest | None:
 
 def _request(name: str, arguments: dict[str, Any]) -> ToolCallRequest:
     return ToolCallRequest(new_call_id(), name, arguments, json.dumps(arguments, ensure_ascii=False))
-
-
-def _skip_opening(text: str, position: int) -> int:
-    match = _OPENING.match(text, position)
-    return match.end() if match else position
 
 
 def _skip_closers(text: str, position: int, *, fenced: bool) -> tuple[int, bool]:

@@ -19,8 +19,7 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.secrets import redact_known
 from nanobot.session.search.query import Query, find_match, parse_query
-from nanobot.session.search.sources import IndexedFile, IndexSource
-from nanobot.session.search.update import IndexUpdate, make_tables
+from nanobot.session.search.update import IndexedFile, IndexSource, IndexUpdate, make_tables
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 from nanobot.utils.storage_error import storage_errors
 

@@ -12,7 +12,7 @@ from nanobot.messages.shown import visible_text
 from nanobot.messages.types import Origin, Provenance
 from nanobot.providers.base import CallContext, Delta, LLMResponse, call_context
 from nanobot.providers.errors import AuthenticationError
-from nanobot.session.search.sources import searchable_text
+from nanobot.session.search.update import searchable_text
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
 from tests.support.goals import ASK, FINISH, NOTE, WRITE, Page, asked

@@ -12,7 +12,7 @@ from nanobot.agent.tools.base import Effect, Tool
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.messages.types import ChatMessage
 from nanobot.session.checkpoint import Checkpoint
-from nanobot.session.file_names import hashed_stem
+from nanobot.session.file_format import hashed_stem
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems

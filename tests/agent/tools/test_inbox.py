@@ -11,7 +11,7 @@ import pytest
 from nanobot.agent.events import ToolEnded
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
-from nanobot.cron.notify import message_for
+from nanobot.cron.format import message_for
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronSchedule, Run
 from nanobot.messages.types import Provenance

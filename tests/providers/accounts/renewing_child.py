@@ -7,7 +7,8 @@ from pathlib import Path
 
 from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.openai import renew
-from nanobot.providers.accounts.store import AccountStore, AccountTokens
+from nanobot.providers.accounts.provider import AccountTokens
+from nanobot.providers.accounts.store import AccountStore
 
 
 async def main(folder: str, times: int) -> None:

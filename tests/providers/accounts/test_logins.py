@@ -15,8 +15,14 @@ import pytest
 from nanobot.errors import StorageError
 from nanobot.providers.accounts import github
 from nanobot.providers.accounts.github import api_url
-from nanobot.providers.accounts.oauth import UnexpectedCallbackError, code_in_pasted
-from nanobot.providers.accounts.openai import ISSUER, log_in, redirect_ports, renew
+from nanobot.providers.accounts.openai import (
+    ISSUER,
+    UnexpectedCallbackError,
+    code_in_pasted,
+    log_in,
+    redirect_ports,
+    renew,
+)
 from nanobot.providers.accounts.store import AccountStore, LoginFailedError, LoginNeededError
 from nanobot.providers.errors import (
     MalformedResponseError,

@@ -11,7 +11,8 @@ import pytest
 from nanobot.errors import StorageError
 from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.openai import renew
-from nanobot.providers.accounts.store import AccountTokens, LoginNeededError
+from nanobot.providers.accounts.provider import AccountTokens
+from nanobot.providers.accounts.store import LoginNeededError
 from nanobot.providers.errors import ModelOverloadedError
 from nanobot.utils.clock import FrozenClock
 from tests.fakes.oauth_server import FakeAuthority

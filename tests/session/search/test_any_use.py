@@ -11,7 +11,7 @@ import pytest
 from nanobot.session.folder import SessionFolder
 from nanobot.session.manager import SessionManager
 from nanobot.session.search.index import SearchIndex
-from nanobot.session.search.sources import sources_of
+from nanobot.session.search.update import sources_of
 
 
 class Life:

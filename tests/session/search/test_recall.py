@@ -15,7 +15,7 @@ from nanobot.security import secrets as vault
 from nanobot.session.folder import SessionFolder
 from nanobot.session.manager import SessionManager
 from nanobot.session.search.index import RecallResult, SearchIndex
-from nanobot.session.search.sources import IndexedFile, sources_of
+from nanobot.session.search.update import IndexedFile, sources_of
 
 
 def anything(file: IndexedFile) -> bool:

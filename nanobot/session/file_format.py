@@ -1,9 +1,11 @@
-"""The lines of a session file: encode rows, and decode any bytes to the valid rows in them. Pure, no I/O."""
+"""The format of session files: their names, which any file system accepts, and their lines. Pure, no I/O.
 
+A row is encoded as one line; any bytes are decoded to the valid rows in them.
+"""
+
+import hashlib
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime
 from sys import intern
 from typing import Any
@@ -12,13 +14,49 @@ from nanobot.messages.types import Origin, Provenance
 
 Row = dict[str, Any]
 
-_OBJECT = re.compile(r'\{\s*"')
+_UNSAFE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f\ud800-\udfff]')
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?\Z", re.IGNORECASE)
+_LONGEST = 160
+"""Bytes; a name may have 255 including `.jsonl.utf-16`, a time or a hash."""
 _MAX_ATTEMPTS = 1000
 """Positions tried in one damaged line, to bound the time."""
 _PADDING = "\ufeff\x00 \t\r\n"
 _ROLES = ("system", "user", "assistant", "tool", "function")
 _COMMON_VALUES = {word: word for word in (*_ROLES, *map(str, (*Origin, *Provenance)))}
 """Values that occur in most rows."""
+
+
+def stem_of(key: str) -> str:
+    """Return the preferred stem for a key. A key that is not a valid file name gets a hash appended."""
+    stem = _UNSAFE.sub("_", key).strip()
+    cut = stem.encode()[:_LONGEST].decode(errors="ignore")
+    if cut != stem or not stem or stem.startswith(".") or stem.endswith(".") or _RESERVED.match(stem):
+        return f"{cut.strip('. ') or 'session'}-{_hash(key)}"
+    return stem
+
+
+def hashed_stem(key: str) -> str:
+    """Return the stem for a key whose preferred one belongs to another key."""
+    return f"{stem_of(key)}-{_hash(key)}"
+
+
+def key_of(stem: str) -> str:
+    """Return the key of a file that does not name one: the first `_` was a `:`."""
+    return stem.replace("_", ":", 1)
+
+
+def is_terminal_session(key: str) -> bool:
+    """Whether a session belongs to the terminal: `cli:...`, or a key without a channel."""
+    return key.startswith("cli:") or ":" not in key
+
+
+def is_temporary(key: str) -> bool:
+    """Whether a session belongs to one request of a program and is deleted soon: `api:NAME:~ID`."""
+    return key.startswith("api:") and key.rpartition(":")[2].startswith("~")
+
+
+def _hash(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def _intern_strings(row: Row) -> Row:
@@ -37,30 +75,6 @@ def encode(row: Row) -> bytes:
     return _ENCODER.encode(row).encode("utf-8", "backslashreplace") + b"\n"
 
 
-@dataclass(slots=True)
-class DecodedLines:
-    """The messages and the last metadata record of some lines."""
-
-    rows: list[Row] = field(default_factory=list)
-    record: Row | None = None
-    damaged: int = 0
-    """Number of lines that have anything else."""
-
-
-def decode_lines(lines: Iterable[bytes]) -> DecodedLines:
-    """Decode lines, such as those of an open file. Never raises, except for what reading them raises."""
-    decoded = DecodedLines()
-    for line in lines:
-        rows, is_sound = decode(line)
-        decoded.damaged += not is_sound
-        for row in rows:
-            if is_record(row):
-                decoded.record = row
-            else:
-                decoded.rows.append(row)
-    return decoded
-
-
 def decode(line: bytes) -> tuple[list[Row], bool]:
     """Return the valid objects of a line, and whether it has nothing else. Never raises."""
     try:
@@ -76,7 +90,6 @@ def is_row(value: object) -> bool:
 
 
 def is_record(value: Row) -> bool:
-    """Whether a row is a metadata record."""
     return value.get("_type") == "metadata"
 
 
@@ -93,9 +106,9 @@ def _salvage(line: bytes) -> tuple[list[Row], bool]:
     """Return the whole objects in a damaged line: several in one line, or one after a truncated one or zeros."""
     text = line.decode(errors="replace")
     rows: list[Row] = []
-    junk, at = "", 0
+    junk, at, find_object = "", 0, re.compile(r'\{\s*"').search
     for _ in range(_MAX_ATTEMPTS):
-        start = _OBJECT.search(text, at)
+        start = find_object(text, at)
         if start is None:
             break
         junk += text[at : start.start()]
