@@ -19,7 +19,7 @@ from nanobot.bus.events import Address, InboundMessage
 from nanobot.messages.types import Origin, Provenance, is_outside, least_trusted
 from nanobot.utils import codec
 from nanobot.utils.database import Database, reading
-from nanobot.utils.lease import ProcessLease
+from nanobot.utils.locks import ProcessLease
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

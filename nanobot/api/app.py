@@ -29,8 +29,7 @@ from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathDeniedError
-from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, event_stream, json_response
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, event_stream, json_response, route
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _FOREIGN_HEADERS = re.compile(

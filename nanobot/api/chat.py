@@ -17,8 +17,7 @@ from nanobot.api.turns import ApiView, Following
 from nanobot.net import sse
 from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.credentials import Credential
-from nanobot.security.http_access import HttpError, event_stream, json_response, read_body, validate
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HttpError, event_stream, json_response, read_body, route, validate
 
 _APPROVAL_S = 120.0
 """How long a question to the owner may stay open while a program waits: chat completions cannot ask."""

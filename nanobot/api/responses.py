@@ -21,8 +21,7 @@ from nanobot.api.requests import KEPT_S
 from nanobot.api.turns import ApiView, Following
 from nanobot.net import sse
 from nanobot.security.credentials import Credential, HttpRole
-from nanobot.security.http_access import HttpError, event_stream, json_response, read_body, validate
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HttpError, event_stream, json_response, read_body, route, validate
 
 DELTA_CHARS = 8
 _SERVER = "nanobot"

@@ -30,8 +30,7 @@ from nanobot.net.egress import EgressGate
 from nanobot.net.fetch import Fetcher, FetchLimits, FetchRequest
 from nanobot.runtime.policies import network_policy
 from nanobot.security.credentials import Credential, HttpRole
-from nanobot.security.http_access import HttpError, Requires
-from nanobot.security.http_view import View
+from nanobot.security.http_access import HttpError, Requires, View
 from nanobot.security.secrets import find_secret
 from nanobot.session.file_format import is_temporary
 

@@ -11,7 +11,7 @@ from nanobot.channels.errors import ChannelSetupError
 from nanobot.errors import NanobotError, PluginError
 from nanobot.plugins import CHANNELS as PLUGINS
 from nanobot.plugins import entry_points, load, names, package_of
-from nanobot.utils.extras import install_command
+from nanobot.utils.installation import install_command
 from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:

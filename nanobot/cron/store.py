@@ -19,8 +19,7 @@ from nanobot.cron.types import DAY_MS, RUNS_KEPT, STATUS, CronError, CronJob, Jo
 from nanobot.errors import StorageError
 from nanobot.utils.database import reading, writing
 from nanobot.utils.files import remove_stale_temps
-from nanobot.utils.lease import ProcessLease
-from nanobot.utils.locks import file_lock
+from nanobot.utils.locks import ProcessLease, file_lock
 from nanobot.utils.open_no_follow import move_in, read_own, replace_own
 from nanobot.utils.storage_error import storage_errors
 from nanobot.utils.text import escape_surrogates, strict_json

@@ -13,8 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from nanobot.markdown.dialects import PLAIN, Dialect, Measure
-from nanobot.markdown.parse import parse
-from nanobot.markdown.rich_text import RichText
+from nanobot.markdown.parse import RichText, parse
 from nanobot.markdown.write import Chunk, write
 
 if TYPE_CHECKING:

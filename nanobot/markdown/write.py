@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from nanobot.markdown.dialects import PLAIN, Dialect, utf16_units
-from nanobot.markdown.rich_text import BULLETS, INLINE, RichText, Span
+from nanobot.markdown.parse import BULLETS, INLINE, RichText, Span
 
 _WHOLE = {"code", "pre", "rule", "table"}
 """Styles within which no other is written."""

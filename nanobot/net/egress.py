@@ -7,7 +7,7 @@ answer that changes afterwards has no effect. Every request asks here, redirects
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -154,7 +154,11 @@ class EgressGate:
             if not local_address or not is_own_network(address, local_address):
                 return
             reason = "is in this machine's own network"
-        raise NetworkDeniedError(_denied_text(url.host, reason, str(address)))
+        subject = url.host if str(address) == url.host else f"{url.host} resolves to {address}, which"
+        raise NetworkDeniedError(
+            f"Denied: {subject} {reason}. Requests of the agent go to the public internet only. To allow this one, the "
+            f"owner adds {address}/{address.max_prefixlen} to tools.ssrfWhitelist in the config."
+        )
 
     @staticmethod
     def _bypasses_proxy(url: WebUrl) -> bool:
@@ -169,19 +173,8 @@ class EgressGate:
 
     @cached_property
     def _owned(self) -> frozenset[str]:
-        return frozenset(_origins(self.policy.owned))
-
-
-def _origins(urls: Iterable[str]) -> Iterator[str]:
-    for url in urls:
-        with suppress(UrlError):  # an invalid URL is never requested and allows nothing
-            yield parse_url(url).origin
-
-
-def _denied_text(host: str, reason: str, address: str) -> str:
-    subject = host if address == host else f"{host} resolves to {address}, which"
-    entry = f"{address}/{128 if ':' in address else 32}"
-    return (
-        f"Denied: {subject} {reason}. Requests of the agent go to the public internet only. To allow this one, the "
-        f"owner adds {entry} to tools.ssrfWhitelist in the config."
-    )
+        origins = set[str]()
+        for url in self.policy.owned:
+            with suppress(UrlError):  # an invalid URL is never requested and allows nothing
+                origins.add(parse_url(url).origin)
+        return frozenset(origins)

@@ -128,7 +128,9 @@ class Fetcher:
         raise FetchError(f"{request.url[:200]} redirects more than {self.limits.redirects} times. Fetch another page.")
 
     async def _send(self, url: WebUrl, request: FetchRequest) -> FetchResult:
-        self._check_secrets(url, request.body)
+        body = request.body or b""
+        if name := self._find_secret(str(url)) or (body and self._find_secret(body.decode("utf-8", "replace"))):
+            raise FetchError(f"This request contains the secret {name}. Secrets are sent to their own host only.")
         headers = {
             "User-Agent": _USER_AGENT,
             "Accept": "*/*",
@@ -138,7 +140,7 @@ class Fetcher:
         }
         connection = await self._open(url)
         try:
-            await connection.request("GET" if request.body is None else "POST", headers, request.body or b"")
+            await connection.request("GET" if request.body is None else "POST", headers, body)
             body, cut = b"", False
             if connection.status not in _REDIRECT_STATUSES or "location" not in connection.headers:
                 body, cut = await self._read_body(connection)
@@ -174,8 +176,3 @@ class Fetcher:
             if received > self.limits.bytes:
                 return bytes(body), True
         return bytes(body), False
-
-    def _check_secrets(self, url: WebUrl, body: bytes | None) -> None:
-        name = self._find_secret(str(url)) or (body and self._find_secret(body.decode("utf-8", "replace")))
-        if name:
-            raise FetchError(f"This request contains the secret {name}. Secrets are sent to their own host only.")

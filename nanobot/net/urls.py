@@ -102,7 +102,12 @@ def parse_url(text: str) -> WebUrl:
         raise UrlError("This URL contains a backslash. Write it with slashes.")
     if "@" in authority:
         raise UrlError("This URL contains a user name (the part before @). Write it without one.")
-    host, port = _split_authority(authority, scheme)
+    name, colon, digits = authority.rpartition(":")
+    if not colon or digits.endswith("]"):  # of an IPv6 address
+        name, digits = authority, ""
+    if digits and not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 0 < int(digits) < 65536):
+        raise UrlError(f"{digits[:20]!r} is not a port. Write a number from 1 to 65535, or none.")
+    host, port = _normalize_host(name), int(digits or _PORTS[scheme])
     address = _parse_address(host)
     return WebUrl(
         scheme,
@@ -173,35 +178,22 @@ def _find_hosts(text: str) -> Iterator[tuple[str, str]]:
             yield url.authority, str(url)
 
 
-def _split_authority(authority: str, scheme: str) -> tuple[str, int]:
-    host, colon, port = authority.rpartition(":")
-    if not colon or port.endswith("]"):
-        host, port = authority, ""
-    if not port:
-        return _normalize_host(host), _PORTS[scheme]
-    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
-        raise UrlError(f"{port[:20]!r} is not a port. Write a number from 1 to 65535, or none.")
-    return _normalize_host(host), int(port)
-
-
 def _normalize_host(text: str) -> str:
     """The host in lower-case ASCII, each label validated. Raises UrlError."""
     if text.startswith("["):
         return text.lower()
-    host = (text if text.isascii() else _to_ascii(text)).lower()
-    host = host.removesuffix(".")
+    host = text
+    if not text.isascii():
+        import idna  # its tables take 10 ms to load, and few names need them
+
+        try:
+            host = idna.encode(text, uts46=True).decode("ascii")
+        except (idna.IDNAError, UnicodeError) as error:
+            raise UrlError(f"{text[:200]!r} is not a host name: {error}.") from None
+    host = host.lower().removesuffix(".")
     if not host or len(host) > 253 or not all(_LABEL.fullmatch(label) for label in host.split(".")):
         raise UrlError(f"{text[:200]!r} is not a host name. Write it like example.com.")
     return host
-
-
-def _to_ascii(text: str) -> str:
-    import idna  # its tables take 10 ms to load, and few names need them
-
-    try:
-        return idna.encode(text, uts46=True).decode("ascii")
-    except (idna.IDNAError, UnicodeError) as error:
-        raise UrlError(f"{text[:200]!r} is not a host name: {error}.") from None
 
 
 def _parse_address(host: str) -> Address | None:

@@ -59,9 +59,9 @@ from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
 from nanobot.utils.garbage import freeze_imports
-from nanobot.utils.lease import ProcessLease
+from nanobot.utils.installation import open_workspace
+from nanobot.utils.locks import ProcessLease
 from nanobot.utils.text import count_noun
-from nanobot.utils.workspace import open_workspace
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers

@@ -31,11 +31,10 @@ from nanobot.errors import PluginError
 from nanobot.plugins import EVERY, HOOKS, TOOLS, Offer, load, names, plain
 from nanobot.plugins import offers as installed_offers
 from nanobot.runtime.services import Services
-from nanobot.security.environment import child_environment
 from nanobot.security.secrets import redact_all
-from nanobot.utils.processes import child_process
+from nanobot.utils.aio import WorkerThread
+from nanobot.utils.processes import child_environment, child_process
 from nanobot.utils.text import clip_line
-from nanobot.utils.worker_thread import WorkerThread
 
 log = logging.getLogger(__name__)
 

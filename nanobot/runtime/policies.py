@@ -12,16 +12,16 @@ from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.builtin import ToolPolicies
 from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.inbox import InboxPolicy, Mailbox
-from nanobot.agent.tools.web.engines import ENVIRONMENT
 from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
+from nanobot.agent.tools.web.search import ENVIRONMENT
 from nanobot.bus.events import FEED_CHANNELS, Address
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.net.egress import NetworkPolicy
 from nanobot.runtime.sandbox import named_places, path_policy
 from nanobot.security.secrets import find_secret
+from nanobot.utils.aio import WorkerThread
 from nanobot.utils.clock import Clock, find_zone
-from nanobot.utils.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers

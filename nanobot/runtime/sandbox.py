@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from nanobot.config.paths import DataPaths
 from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
-from nanobot.security.files.key_places import key_places
-from nanobot.security.files.paths import PathPolicy
-from nanobot.utils.resources import skills_dir
+from nanobot.security.files.paths import PathPolicy, key_places
+from nanobot.utils.installation import skills_dir
 
 if TYPE_CHECKING:
     from nanobot.security.sandbox.sandbox import Sandbox

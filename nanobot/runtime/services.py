@@ -10,8 +10,8 @@ from nanobot.runtime.audience import ChatPrivacy
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.security.secrets import named_secrets
 from nanobot.session.manager import SessionManager
+from nanobot.utils.aio import WorkerThread
 from nanobot.utils.clock import Clock
-from nanobot.utils.worker_thread import WorkerThread
 
 
 class Services:

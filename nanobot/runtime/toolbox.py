@@ -12,7 +12,7 @@ from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
 from nanobot.agent.tools.cron import CronTool
-from nanobot.agent.tools.image import ImageTool
+from nanobot.agent.tools.images import ImageTool
 from nanobot.agent.tools.message import MessageTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool

@@ -15,10 +15,9 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Access, AccessKind, Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.images import FOLDER
-from nanobot.agent.tools.mcp.schema import normalize_schema
+from nanobot.agent.tools.mcp.listing import normalize_schema
 from nanobot.agent.tools.validation import find_problems
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.images import ImageError, fit_image

@@ -5,10 +5,9 @@ Only hashes are stored; a secret has 256 random bits, so a plain SHA-256 is enou
 
 import hashlib
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from nanobot.utils.clock import Clock
@@ -110,8 +109,9 @@ class Credentials:
             if link is None:
                 return False
             db.execute("DELETE FROM credentials WHERE hash = ?", (_hash(secret),))
+            numbered = (f"{device} {number}" for number in count(2))
             names = {name for (name,) in db.execute("SELECT name FROM credentials WHERE kind = 'device'")}
-            name = next(name for name in _numbered(device) if name not in names)
+            name = next(name for name in chain([device], numbered) if name not in names)
             row = (_hash(device_secret), CredentialKind.DEVICE, name, link.role, now, now, now + DEVICE_S, "")
             db.execute("INSERT INTO credentials VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             return True
@@ -151,12 +151,6 @@ def _find(db: "Connection", kind: CredentialKind, secret: str, now: float) -> Cr
 def _credential(row: tuple[str, str, str, float, float, float | None, str]) -> Credential:
     kind, name, role, created_at, used_at, expires_at, person = row
     return Credential(CredentialKind(kind), name, HttpRole(role), created_at, used_at, expires_at, person)
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    for number in count(2):
-        yield f"{name} {number}"
 
 
 def _hash(secret: str) -> str:

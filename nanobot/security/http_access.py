@@ -1,20 +1,25 @@
-"""The access check of the HTTP server. Every endpoint names what it requires; nothing is served without it.
+"""The endpoints of the HTTP server: how they are written, and the check of each request before one runs.
 
-The Host header has to name this server, which stops DNS rebinding. A request that a browser sends for another site is
-refused by Origin and Sec-Fetch-Site. Pages need the cookie of a paired device, programs a key.
+An endpoint is a method of a `View`, marked with its method, its path and what it requires; nothing is served without
+that. The Host header has to name this server, which stops DNS rebinding. A request that a browser sends for another
+site is refused by Origin and Sec-Fetch-Site. Pages need the cookie of a paired device, programs a key.
 """
 
+import asyncio
 import hmac
+import inspect
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial, wraps
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -28,6 +33,8 @@ M = TypeVar("M", bound=BaseModel)
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _MAX_FAILURES, _FAILURES_S, _MAX_ADDRESSES = 10, 60.0, 1000
+_MAX_JSON = 2 * 1024 * 1024
+"""Bytes of a body that is parsed."""
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -64,11 +71,6 @@ class HttpError(NanobotError):
 def plain_error(error: HttpError) -> Response:
     """The answer of the page's endpoints: `{"error": TEXT}`."""
     return JSONResponse({"error": str(error)}, error.status, {**HEADERS, **error.headers})
-
-
-async def read_json(request: Request, model: type[M], *, max_bytes: int = 2 * 1024 * 1024) -> M:
-    """Read and validate the body. Raises HttpError."""
-    return validate(model, await read_body(request, max_bytes))
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -158,7 +160,9 @@ class HttpAccess:
 
     async def _authenticate(self, endpoint: Endpoint, request: Request) -> Credential | None:
         """Whose request it is. Raises HttpError for one that the endpoint does not accept."""
-        if not self.is_expected_host(request.headers.get("host", "")):
+        name = re.sub(r":\d*\Z", "", request.headers.get("host", "")).lower()
+        is_local = is_loopback(self.own_host) and is_loopback(name.strip("[]"))
+        if name not in (self.own_host.lower(), *self.hosts) and not is_local:
             raise HttpError(421, "Ask localhost, or set gateway.web.allowedHosts.")
         caller = None
         if endpoint.requires in (Requires.SAME_ORIGIN, Requires.DEVICE) and not _is_same_origin(request):
@@ -172,7 +176,8 @@ class HttpAccess:
             caller = await self._caller_of(request)
             if caller is None:
                 raise self._unauthorized(request)
-        if caller is not None and caller.role is HttpRole.GUEST and not _guest_may(endpoint, request):
+        only_looks = endpoint.requires is Requires.DEVICE and request.method in _SAFE_METHODS
+        if caller is not None and caller.role is HttpRole.GUEST and not (endpoint.guest_may or only_looks):
             raise HttpError(403, "Only an owner may do that.")
         return caller
 
@@ -194,12 +199,6 @@ class HttpAccess:
             headers={"WWW-Authenticate": "Bearer"},
         )
 
-    def is_expected_host(self, header: str) -> bool:
-        """Whether a Host header names this server."""
-        name = _host_name(header)
-        names = {self.own_host.lower(), *self.hosts}
-        return name in names or (is_loopback(self.own_host) and is_loopback(name.strip("[]")))
-
     async def _caller_of(self, request: Request) -> Credential | None:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
@@ -216,10 +215,6 @@ def cookie_name(request: Request) -> str:
     return "__Host-nanobot" if request.url.scheme == "https" else f"nanobot_{port or 80}"
 
 
-def _guest_may(endpoint: Endpoint, request: Request) -> bool:
-    return endpoint.guest_may or (endpoint.requires is Requires.DEVICE and request.method in _SAFE_METHODS)
-
-
 def _is_same_origin(request: Request) -> bool:
     """Whether a browser sends it for our own page. Sec-Fetch-Site is only sent to https and loopback addresses."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
@@ -232,5 +227,77 @@ def _is_same_origin(request: Request) -> bool:
     return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
 
 
-def _host_name(header: str) -> str:
-    return (header.rpartition(":")[0] if re.search(r":\d*\Z", header) else header).lower()
+H = TypeVar("H", bound=Callable[..., Any])
+_MARK = "__nanobot_route__"
+
+
+def route(
+    methods: str,
+    path: str,
+    *,
+    status: int = 200,
+    changed: str = "",
+    requires: Requires | None = None,
+    guest_may: bool = False,
+) -> Callable[[H], H]:
+    """Mark a method of a View as the handler of a path, for these methods.
+
+    Its arguments come by name: `request`, `caller`, `body` (parsed by its model), and all others from the path or the
+    query. One that is not async runs in a thread. Its result is the JSON of the answer, unless it is a Response.
+    `changed` is the topic published in the feed afterwards.
+    """
+
+    def mark(handler: H) -> H:
+        def make(view: View, method: Callable[..., Any]) -> Endpoint:
+            answer = _answering(view, method, status, changed)
+            return Endpoint(path, answer, requires or view.requires, methods.split(), guest_may, view.error)
+
+        setattr(handler, _MARK, make)
+        return handler
+
+    return mark
+
+
+class View:
+    """Some endpoints of the HTTP server."""
+
+    requires: ClassVar[Requires] = Requires.DEVICE
+    error: Callable[[HttpError], Response] | None = None
+    """How it writes errors, if not as JSON."""
+
+    def on_change(self, topic: str) -> None:
+        """Called after a request that changed something."""
+
+    def endpoints(self) -> list[Endpoint]:
+        """The marked methods, in their order."""
+        return [
+            make(self, getattr(self, name))
+            for name, member in vars(type(self)).items()
+            if (make := getattr(member, _MARK, None)) is not None
+        ]
+
+
+def _answering(view: View, handler: Callable[..., Any], status: int, changed: str) -> Callable[..., Any]:
+    parameters = inspect.signature(handler).parameters
+    given = {"request", "caller", "body"} & parameters.keys()
+    body_model: type[BaseModel] | None = parameters["body"].annotation if "body" in parameters else None
+    fields: dict[str, Any] = {
+        name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in parameters.items()
+        if name not in given
+    }
+    arguments = create_model("Arguments", **fields) if fields else None
+
+    @wraps(handler)
+    async def answer(request: Request, caller: Credential | None) -> Response:
+        texts = {**request.query_params, **request.path_params}
+        found = dict(validate(arguments, json.dumps(texts).encode())) if arguments is not None else {}
+        body = validate(body_model, await read_body(request, _MAX_JSON)) if body_model is not None else None
+        known = {"request": request, "caller": caller, "body": body}
+        call = partial(handler, **found, **{name: known[name] for name in given})
+        result = await (call() if inspect.iscoroutinefunction(handler) else asyncio.to_thread(call))
+        if changed:
+            view.on_change(changed)
+        return result if isinstance(result, Response) else json_response(result, status)
+
+    return answer

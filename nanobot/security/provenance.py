@@ -1,5 +1,4 @@
-"""Provenance of files: which ones hold untrusted content, because of what was in play when they were written, and which
-of them a command reads.
+"""Provenance of files: which ones hold untrusted content, because of what was in play when they were written.
 
 Such a file stays untrusted, in whatever session and however much later it is read. A file without a mark is
 the owner's.
@@ -7,30 +6,25 @@ the owner's.
 Marks are stored in one JSON file, by path. Writing a file without untrusted content in play removes its mark. A deleted
 file keeps it for a while, since it may come back from a backup. The mark of a folder applies to everything in it.
 Attachments, stored conversations and spilled tool results are recognized by their location.
-
-What a command reads, named or not (`grep -r`, `$(ls)`, `make`, a script), the kernel reports on Linux. Elsewhere every
-command counts as having read all untrusted files.
 """
 
 import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from glob import iglob
-from hashlib import sha1, sha256
 from itertools import islice
 from pathlib import Path
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
+from nanobot.security.file_reads import DOCUMENTS, FileReadWatcher
 from nanobot.security.files.paths import AUTORUN_FOLDERS, READ_LATER, is_autorun
 from nanobot.security.files.prefix_set import fold_case
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
 from nanobot.utils.locks import file_lock
-from nanobot.utils.read_watch import ReadWatcher
 from nanobot.utils.storage_error import storage_error
 
 log = logging.getLogger(__name__)
@@ -41,15 +35,6 @@ IN_PART = {
 }
 """Appended to an entry of the history log whose conversation contained untrusted content."""
 
-_DOCUMENTS = (
-    ".pdf", ".doc", ".docx", ".xls", ".xlsx", ".ppt", ".pptx", ".odt", ".ods", ".odp", ".rtf", ".epub", ".eml",
-)  # fmt: skip
-"""Documents are other people's content wherever they lie, once a command reads them."""
-_READERS = re.compile(
-    r"\b(?:antiword|catdoc|catppt|docx2txt|libreoffice|mutool|ocrmypdf|odt2txt|pdf2txt|pdfgrep|pdftohtml|pdftotext|soffice|"
-    r"tesseract|unrtf|xls2csv|xlsx2csv)\b"
-)
-"""Programs that print the content of documents and pictures."""
 _WORD = re.compile(r"[^\s;|&<>()'\"`$=]+")
 _GLOB = frozenset("*?[")
 _CHANGES_TO = re.compile(r"\b(?:cd|pushd)\s+([^\s;|&<>()'\"`$]+)")
@@ -68,14 +53,6 @@ _OTHERS_FOLDERS = (
 """Folders where programs store what others have sent or written; inside the workspace files are marked one by one."""
 _MAX_WORDS = 200
 """Limit of paths that a command names, and of matches of a pattern, that are looked up."""
-_MAX_FOLDERS = 1_000
-_MAX_FILES = 500
-"""Files untrusted by location (attachments, conversations) that are checked one by one."""
-_MAX_ENTRIES = 50_000
-"""Workspace entries searched for a renamed file."""
-_MAX_BLOB = 4 * 1024 * 1024
-_SHOWN_WHOLE = 8_000
-"""Characters of output that the model sees completely; the rest of longer output is in a file it has not read."""
 _STORED = re.compile(rb'"(?:own_)?provenance": ?"(\w+)"')
 _MAX_SESSION = 16 * 1024 * 1024
 _SPILLED = re.compile(r"-(mcp|person|mail|web)-\d+\.txt$")
@@ -133,14 +110,16 @@ class ProvenanceStore:
             untrusted |= {
                 file: mark
                 for file, mark in marks.items()
-                if is_outside(mark) and file.startswith(root) and any(_matches(file, pattern) for pattern in patterns)
+                if is_outside(mark)
+                and file.startswith(root)
+                and any(fnmatch(file if "/" in glob else file.rpartition(os.sep)[2], glob) for glob in patterns)
             }
         if not untrusted:
             return None
         worst = least_trusted(untrusted.values())
         return worst, next(file for file, mark in untrusted.items() if mark is worst)
 
-    def watch_reads(self, command: str, folder: Path, words: Provenance | None) -> "FileReadWatcher":
+    def watch_reads(self, command: str, folder: Path, words: Provenance | None) -> FileReadWatcher:
         """Watch which untrusted files a command reads that is about to run in this folder. Close the result.
 
         `words` is the provenance of the command itself or of what it downloads, if untrusted: files that it names as
@@ -156,7 +135,7 @@ class ProvenanceStore:
         named = [
             path
             for path in _existing_paths(command, folder)
-            if path.lower().endswith(_DOCUMENTS) or self._by_outside_folder(_key(Path(path))) is not None
+            if path.lower().endswith(DOCUMENTS) or self._by_outside_folder(_key(Path(path))) is not None
         ]
         trees = {name for name in [*untrusted, *named] if os.path.isdir(name)}  # noqa: PTH112 of many
         files = {*untrusted, *named} - trees
@@ -164,7 +143,7 @@ class ProvenanceStore:
         if own is not None:
             files.add(str(own / "memory" / "HISTORY.md"))
             trees |= {str(own / "sessions"), str(own / ".nanobot" / "spill")}
-        return FileReadWatcher(self, command, own or folder, files, trees)
+        return FileReadWatcher(self.of, self.mark, command, own or folder, files, trees)
 
     def mark(self, file: Path, provenance: Provenance) -> None:
         """Lower the trust in a file to this provenance. Raises StorageError."""
@@ -377,7 +356,6 @@ _PACKAGE_FOLDERS = frozenset({
 _GIT = f"{os.sep}.git"
 """git's own folder; only its hooks are content."""
 _HOOKS = f"{_GIT}{os.sep}hooks"
-_OBJECTS = f"{_GIT}{os.sep}objects{os.sep}"
 
 
 def _nearest(marks: Mapping[str, Provenance], real: str) -> Provenance | None:
@@ -420,10 +398,6 @@ def _parts(word: str) -> list[str]:
     return re.split(r"[\\/]", word)
 
 
-def _matches(file: str, pattern: str) -> bool:
-    return fnmatch(file if "/" in pattern else file.rpartition(os.sep)[2], pattern)
-
-
 def _words_of(command: str) -> list[str]:
     """All words of a command that may name a file, as written and without quotes."""
     from nanobot.security.shell.programs import unquoted_words  # imported late: takes 5 ms
@@ -456,118 +430,3 @@ def _inside(real: str, folder: Path) -> tuple[str, ...]:
     """The parts of a path below a folder; empty if it lies elsewhere."""
     path = Path(real)
     return path.relative_to(folder).parts if path.is_relative_to(folder) and path != folder else ()
-
-
-class FileReadWatcher:
-    """Watches one command, from before it starts until `close`. A renamed or linked file is recognized by its inode."""
-
-    def __init__(
-        self, store: ProvenanceStore, command: str, workspace: Path, files: Iterable[str], trees: Iterable[str]
-    ) -> None:
-        """`files` may hold untrusted content, as may all files in `trees`."""
-        self._store = store
-        self._command = command
-        self._workspace = workspace
-        self._files, self._trees = [*files], [*trees]
-        self._blobs = _blobs_of(self._files[:_MAX_FILES]) if "git" in command else {}
-        self._before = {name: status for name in (*self._files, *self._trees) if (status := _stat(name)) is not None}
-        try:
-            self._watch: ReadWatcher | None = ReadWatcher(self._files, _folders_in(self._trees))
-        except OSError:
-            self._watch = None  # everything counts as read
-
-    def provenance(self, printed: str) -> Provenance | None:
-        """The least trusted provenance read so far, given the command's output; None if it is the owner's."""
-        from nanobot.security.shell.programs import names_its_sources
-
-        self._follow_renames()
-        read = self._watch.paths() if self._watch is not None else None
-        if read is None:
-            read = {*self._files, *(name for tree in self._trees for name in islice(_files_in(tree), _MAX_FILES))}
-        elif 0 < len(printed) < _SHOWN_WHOLE and names_its_sources(self._command):
-            read = {name for name in read if os.path.basename(name) in printed}  # noqa: PTH119 of many
-        marks = [self._store.of(Path(name)) for name in read]
-        if any(name.lower().endswith(_DOCUMENTS) for name in read) or _READERS.search(self._command):
-            marks.append(Provenance.PERSON)
-        if "git" in self._command:
-            self._follow_into_git(read)
-        untrusted = [mark for mark in marks if mark is not None]
-        return least_trusted(untrusted) if untrusted else None
-
-    def close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-
-    def _follow_renames(self) -> None:
-        """Mark files that were moved or linked under their new names. Raises StorageError."""
-        moved = {
-            (before.st_dev, before.st_ino): name
-            for name, before in self._before.items()
-            if (now := _stat(name)) is None or now.st_nlink > before.st_nlink or now.st_ino != before.st_ino
-        }
-        if not moved:
-            return
-        marks = {name: mark for name in moved.values() if (mark := self._store.of(Path(name))) is not None}
-        for name, mark in marks.items():
-            if _OBJECTS in name and not os.path.exists(name):  # noqa: PTH110 git has packed its copy of the file
-                self._store.mark(Path(name.partition(_OBJECTS)[0] + _OBJECTS, "pack"), mark)
-        for entry in islice(_entries(self._workspace), _MAX_ENTRIES):
-            with suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                name = moved.get((status.st_dev, status.st_ino), entry.path)
-                if name != entry.path and name in marks:
-                    self._store.mark(Path(entry.path), marks[name])
-
-    def _follow_into_git(self, read: Iterable[str]) -> None:
-        """Mark git's copies of such files, which are named by their content: a later `git show` reads them."""
-        for name, ids in [*self._blobs.items(), *_blobs_of(read).items()]:
-            mark = self._store.of(Path(name))
-            parents = Path(name).parents
-            objects = next((parent / ".git" / "objects" for parent in parents if (parent / ".git").is_dir()), None)
-            if objects is None or mark is None:
-                continue
-            for blob in (objects / blob_id[:2] / blob_id[2:] for blob_id in ids):
-                if blob.is_file():
-                    self._store.mark(blob, mark)
-
-
-def _blobs_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """The git object ids of these files by path, for SHA-1 and SHA-256; empty files are left out, being no one's."""
-    ids: dict[str, list[str]] = {}
-    for name in names:
-        with suppress(OSError):
-            file = Path(name)
-            if 0 < file.stat().st_size <= _MAX_BLOB and file.is_file():
-                content = file.read_bytes()
-                blob = b"blob %d\0" % len(content) + content
-                ids[name] = [make(blob, usedforsecurity=False).hexdigest() for make in (sha1, sha256)]
-    return ids
-
-
-def _folders_in(trees: list[str]) -> Iterator[str]:
-    """These folders and all below them. Raises OSError if there are too many."""
-    for count, (folder, _, _) in enumerate(entry for tree in trees for entry in os.walk(tree)):
-        if count == _MAX_FOLDERS:
-            raise OSError("Too many folders to watch.")
-        yield folder
-
-
-def _stat(name: str) -> os.stat_result | None:
-    try:
-        return os.stat(name, follow_symlinks=False)  # noqa: PTH116 of many
-    except OSError:
-        return None
-
-
-def _entries(folder: str | Path) -> "Iterator[os.DirEntry[str]]":
-    """All entries below a folder."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            yield entry
-            if entry.is_dir(follow_symlinks=False):
-                yield from _entries(entry.path)
-
-
-def _files_in(tree: str) -> Iterator[str]:
-    for folder, _, names in os.walk(tree):
-        yield from (os.path.join(folder, name) for name in names)  # noqa: PTH118 of many

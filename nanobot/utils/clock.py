@@ -59,16 +59,12 @@ def zone_name(moment: datetime) -> str:
         return "UTC"
     if key := getattr(moment.tzinfo, "key", None):
         return str(key)
-    is_local = moment.astimezone().utcoffset() == moment.utcoffset()
-    return (is_local and _host_zone()) or moment.tzname() or "local time"
-
-
-def _host_zone() -> str:
-    """The IANA name of the host's zone; empty if unknown (Windows)."""
-    variable = os.environ.get("TZ", "").removeprefix(":")
-    if variable and not variable.startswith("/"):
-        return variable
-    return (variable or os.path.realpath("/etc/localtime")).partition("zoneinfo/")[2]
+    host = ""
+    if moment.astimezone().utcoffset() == moment.utcoffset():
+        host = os.environ.get("TZ", "").removeprefix(":")
+        if not host or host.startswith("/"):  # a file; Windows has none
+            host = (host or os.path.realpath("/etc/localtime")).partition("zoneinfo/")[2]
+    return host or moment.tzname() or "local time"
 
 
 def find_zone(name: str | None) -> tzinfo | None:

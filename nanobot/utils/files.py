@@ -58,7 +58,9 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
     target is replaced. Folders, devices and pipes are never replaced. Raises OSError and leaves no temp file.
     """
     content = data.encode() if isinstance(data, str) else data
-    _check_plain(path)
+    if path.exists() and not path.is_file():  # as root, even a device could be replaced
+        number = errno.EISDIR if path.is_dir() else errno.EINVAL
+        raise OSError(number, "Is a folder" if path.is_dir() else "Is a device or a pipe, not a file", str(path))
     path = Path(os.path.realpath(path))
     if mode is None:
         mode = path.stat().st_mode & 0o7777 if path.exists() else PRIVATE_FILE
@@ -115,13 +117,6 @@ def remove_stale_temps(path: Path, *, older_than_s: float) -> None:
 
 def _temp_stem(name: str) -> str:
     return f".{name[:80]}."
-
-
-def _check_plain(path: Path) -> None:
-    """Only regular files are replaced: as root, even a device could be."""
-    if path.exists() and not path.is_file():
-        number = errno.EISDIR if path.is_dir() else errno.EINVAL
-        raise OSError(number, "Is a folder" if path.is_dir() else "Is a device or a pipe, not a file", str(path))
 
 
 def write_in_place(path: Path, data: bytes | str) -> None:

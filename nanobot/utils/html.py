@@ -47,7 +47,11 @@ def visible_markdown(html: str) -> str:
         tree = parse_html(limit_html(html)[0])
         if tree is None:
             return ""
-        _remove_invisible(tree)
+        for element in list(tree.iter()):
+            tag = element.tag if isinstance(element.tag, str) else "template"
+            is_hidden = "hidden" in element.attrib or _INVISIBLE_STYLE.search(element.get("style") or "")
+            if (tag in _INVISIBLE_TAGS or is_hidden) and element.getparent() is not None:
+                element.drop_tree()
         text = extract_text(tree)
         if not is_too_deep(tree):
             with suppress(Exception):  # a library, and any mail: the plain text is the fallback
@@ -136,14 +140,6 @@ def _remove(html: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> It
             return
         at = end.end()
     yield html[at:]
-
-
-def _remove_invisible(tree: "HtmlElement") -> None:
-    for element in list(tree.iter()):
-        tag = element.tag if isinstance(element.tag, str) else "template"
-        is_hidden = "hidden" in element.attrib or _INVISIBLE_STYLE.search(element.get("style") or "")
-        if (tag in _INVISIBLE_TAGS or is_hidden) and element.getparent() is not None:
-            element.drop_tree()
 
 
 def _simplify_layout(tree: "HtmlElement") -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nanobot.errors import NanobotError
-from nanobot.utils.extras import install_command
+from nanobot.utils.installation import install_command
 from nanobot.utils.text import human_size
 
 if TYPE_CHECKING:
@@ -124,20 +124,17 @@ def _reencode(image: "Image.Image", *, photo: bool) -> tuple[bytes, str]:
         data = _encode(image.convert("RGBA" if transparent else "RGB"), "PNG", optimize=False)
         if len(data) <= _MAX_SENT_BYTES:
             return data, "image/png"
-    flat = _flatten(image) if transparent else image.convert("RGB")
+    if transparent:
+        from PIL import Image
+
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    flat = image.convert("RGB")
     for quality in (85, 70, 50, 30):
         data = _encode(flat, "JPEG", quality=quality)
         if len(data) <= _MAX_SENT_BYTES:
             return data, "image/jpeg"
     raise ImageError(f"It cannot be compressed below {human_size(len(data))}, which is too large to send.")
-
-
-def _flatten(image: "Image.Image") -> "Image.Image":
-    from PIL import Image
-
-    transparent = image.convert("RGBA")
-    white = Image.new("RGBA", transparent.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, transparent).convert("RGB")
 
 
 def _encode(image: "Image.Image", name: str, **options: object) -> bytes:

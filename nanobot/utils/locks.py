@@ -1,17 +1,20 @@
-"""Locks between processes. The system releases a lock when its holder dies.
+"""Locks between processes, and the lease of a process that is alive. The system releases a lock when its holder dies.
 
 flock on POSIX, a locked byte on Windows; only this module knows which.
 """
 
 import asyncio
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from nanobot.errors import StorageError
 from nanobot.utils.files import O_NOFOLLOW, open_private
+from nanobot.utils.storage_error import storage_error
 
 if sys.platform == "win32":
     import msvcrt
@@ -87,20 +90,6 @@ class ProcessLock:
             self._descriptor = None
 
 
-def is_held(path: Path, opener: Callable[[Path, int], int] = open_private) -> bool:
-    """Whether somebody holds the lock of this file. One that cannot be tested counts as held."""
-    if not path.exists():
-        return False
-    lock = ProcessLock(path, opener)
-    try:
-        if not lock.try_acquire():
-            return True
-    except OSError:
-        return True
-    lock.release()
-    return False
-
-
 @contextmanager
 def file_lock(path: Path, opener: Callable[[Path, int], int] = open_private) -> Iterator[None]:
     """Hold the lock briefly, blocking this thread: for writes, never for a turn."""
@@ -111,3 +100,66 @@ def file_lock(path: Path, opener: Callable[[Path, int], int] = open_private) -> 
         yield
     finally:
         lock.release()
+
+
+_STALE_S = 3_600.0
+"""Age from which the lock file of an ended process is deleted: a younger one may be about to be locked."""
+
+
+class ProcessLease:
+    """Who works at this, and is that process alive? A row names the lease of its process; a lock proves that it lives.
+
+    The system releases the lock when the process dies. Another process may then take over the row, in one transaction.
+    Methods block.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` holds one lock file for each process."""
+        self.name = secrets.token_hex(6)
+        self._folder = folder
+        self._lock: ProcessLock | None = None
+
+    def hold(self) -> None:
+        """Take the lease, before this process writes its name into a row. Raises StorageError."""
+        if self._lock is not None:
+            return
+        lock = ProcessLock(self._path_of(self.name))
+        try:
+            self._sweep()
+            if not lock.try_acquire():
+                raise StorageError(f"The lock {self.name} is held by another process.")
+        except OSError as error:
+            raise storage_error(f"No lock can be taken in {self._folder}", error) from error
+        self._lock = lock
+
+    def is_alive(self, name: str) -> bool:
+        """Whether the process that holds this lease is alive. One that cannot be tested counts as alive."""
+        if name == self.name:
+            return self._lock is not None
+        path = self._path_of(name)
+        if not name or not path.exists():
+            return False
+        lock = ProcessLock(path)
+        try:
+            is_free = lock.try_acquire()
+        except OSError:
+            return True
+        lock.release()
+        return not is_free
+
+    def release(self) -> None:
+        """End the lease: what rows still name it for may be taken over."""
+        if self._lock is not None:
+            with suppress(OSError):
+                self._path_of(self.name).unlink(missing_ok=True)
+            self._lock.release()
+            self._lock = None
+
+    def _sweep(self) -> None:
+        for path in self._folder.glob("*.lock"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _STALE_S and not self.is_alive(path.stem):
+                    path.unlink(missing_ok=True)
+
+    def _path_of(self, name: str) -> Path:
+        return self._folder / f"{Path(name).name}.lock"

@@ -114,7 +114,7 @@ class _LoguruHandler(logging.Handler):
                     format=line,
                     rotation=_ROTATE_BYTES,
                     retention=_RETENTION,
-                    opener=_open_private,
+                    opener=lambda path, flags: os.open(path, flags, 0o600),
                     encoding="utf-8",
                     backtrace=False,
                     diagnose=False,
@@ -203,10 +203,6 @@ class _NonblockingStream:
             if not select.select([], [descriptor], [], 0)[1]:
                 return
             os.write(descriptor, data[start : start + select.PIPE_BUF])
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def set_up_logging(target: LogTarget, clean: Callable[[str], str] = str) -> None:

@@ -57,7 +57,11 @@ def open_no_follow(path: str | os.PathLike[str], flags: int, *, beneath: int | N
     text = os.fspath(path)
     flags |= _NOFOLLOW_FLAGS | O_BINARY
     if os.name == "nt":
-        return _open_and_verify(text, flags)
+        descriptor = os.open(text, flags, PRIVATE_FILE)
+        if os.path.normcase(os.path.realpath(text)) != os.path.normcase(text):
+            os.close(descriptor)
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), text)
+        return descriptor
     call = _openat2() if sys.platform == "linux" else None
     if call is not None:
         resolve = _RESOLVE_NO_LINKS if beneath is None else _RESOLVE_NO_LINKS | _RESOLVE_BENEATH
@@ -104,14 +108,6 @@ def open_by_steps(path: str, flags: int, beneath: int | None = None) -> int:
         raise OSError(error.errno, error.strerror, path) from error
     finally:
         os.close(parent)
-
-
-def _open_and_verify(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags, PRIVATE_FILE)
-    if os.path.normcase(os.path.realpath(path)) != os.path.normcase(path):
-        os.close(descriptor)
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-    return descriptor
 
 
 @cache

@@ -18,8 +18,7 @@ from nanobot.agent.work import WorkState, read_work
 from nanobot.net import sse
 from nanobot.pairing.commands import PairingCommands
 from nanobot.security.credentials import DEVICE_S, Credential, CredentialKind
-from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, event_stream, json_response
-from nanobot.security.http_view import route
+from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, event_stream, json_response, route
 from nanobot.utils.qr_code import qr_rows
 from nanobot.webui.channels import ChannelsView
 from nanobot.webui.chat import ChatView

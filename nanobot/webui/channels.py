@@ -17,8 +17,7 @@ from nanobot.config.channels import ChannelConfig
 from nanobot.config.loader import load_config
 from nanobot.errors import NanobotError
 from nanobot.net import sse
-from nanobot.security.http_access import HttpError, event_stream
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HttpError, event_stream, route
 from nanobot.utils.aio import contain_errors
 from nanobot.utils.qr_code import qr_rows
 from nanobot.utils.storage_error import error_text

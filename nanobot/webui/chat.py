@@ -21,8 +21,7 @@ from nanobot.bus.events import WEB_CHANNEL, InboundMessage
 from nanobot.channels.media import Attachment, MediaKind, MediaLimits, detect_file_kind, kind_by_suffix
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of, visible_text
 from nanobot.providers.base import parse_arguments
-from nanobot.security.http_access import HttpError, json_response
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HttpError, json_response, route
 from nanobot.session.file_format import parse_time
 from nanobot.session.types import Session
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA

@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 from nanobot.cron.format import format_schedule, parse_schedule
 from nanobot.cron.schedule import simulate
 from nanobot.cron.types import CronJob, CronSchedule
-from nanobot.security.http_access import HttpError
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HttpError, route
 from nanobot.webui.view import WebView
 
 _MAX_RUNS, _MAX_HISTORY = 500, 200

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.scope import OWNERS
-from nanobot.security.http_view import route
+from nanobot.security.http_access import route
 from nanobot.webui.services import WebServices
 from nanobot.webui.view import WebView
 

@@ -23,8 +23,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from nanobot.security.credentials import Credential
-from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, route
 from nanobot.session.file import session_title
 from nanobot.webui.chat import INLINE_PICTURES, ChatView
 from nanobot.webui.services import WebServices

@@ -17,8 +17,7 @@ from nanobot.agent.trace.reader import Recording, read_recording
 from nanobot.agent.trace.replay import request_facts
 from nanobot.agent.trace.store import TraceStore
 from nanobot.runtime.archive import delete_session
-from nanobot.security.http_access import HEADERS, HttpError, read_body
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HEADERS, HttpError, read_body, route
 from nanobot.security.secrets import redact_texts, redact_value
 from nanobot.session.file import session_title
 from nanobot.session.import_export import format_markdown, read_conversations, to_jsonl

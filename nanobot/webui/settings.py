@@ -11,8 +11,7 @@ from nanobot.config.keypath import changed, dotted, get, is_secret, mask_value
 from nanobot.config.loader import find_key, load_config, set_key, unset_key
 from nanobot.config.saver import to_document
 from nanobot.config.schema import Config
-from nanobot.security.http_access import HttpError
-from nanobot.security.http_view import route
+from nanobot.security.http_access import HttpError, route
 from nanobot.webui.view import WebView
 
 _DOCTOR_S = 120.0

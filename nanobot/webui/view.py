@@ -1,7 +1,7 @@
 """What the endpoints of the page have in common."""
 
 from nanobot.config.paths import DataPaths
-from nanobot.security.http_view import View
+from nanobot.security.http_access import View
 from nanobot.webui.services import WebServices
 
 

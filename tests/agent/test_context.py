@@ -13,7 +13,7 @@ from nanobot.agent.scope import Scope
 from nanobot.messages.types import ChatMessage
 from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.clock import FrozenClock, SystemClock
-from nanobot.utils.resources import templates_dir
+from nanobot.utils.installation import templates_dir
 
 CONTEXT = """\
 [Runtime Context — metadata only, not instructions]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nanobot.agent.skills.loader import SkillsLoader
 from nanobot.agent.skills.manual import MAX_BYTES, _load
-from nanobot.utils.resources import skills_dir
+from nanobot.utils.installation import skills_dir
 
 
 @pytest.fixture

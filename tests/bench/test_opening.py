@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.files.key_places import key_places
 from nanobot.security.files.open import Opener
-from nanobot.security.files.paths import PathPolicy
+from nanobot.security.files.paths import PathPolicy, key_places
 from tests.bench.measure import Table
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]

@@ -11,8 +11,7 @@ import pytest
 
 from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.shell import ExecTool
-from nanobot.security.files.key_places import key_places
-from nanobot.security.files.paths import PathPolicy
+from nanobot.security.files.paths import PathPolicy, key_places
 from nanobot.security.shell.guard import Guard
 from tests.bench.measure import Table
 

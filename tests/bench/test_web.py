@@ -9,7 +9,7 @@ from ipaddress import ip_address
 import httpx
 import pytest
 
-from nanobot.agent.tools.web.pages import read_body
+from nanobot.agent.tools.web.fetch import read_body
 from nanobot.net.addresses import blocked_reason
 from nanobot.net.egress import EgressGate, NetworkPolicy
 from nanobot.net.fetch import Fetcher, FetchRequest

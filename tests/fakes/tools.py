@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
+from nanobot.agent.tools.base import Access, AccessKind, Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.messages.types import Provenance
 
 

@@ -12,7 +12,7 @@ from nanobot.providers.base import LLMResponse, ToolCallRequest, call_context
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.testing import ScriptedProvider
 from nanobot.utils.clock import FrozenClock
-from nanobot.utils.resources import templates_dir
+from nanobot.utils.installation import templates_dir
 
 NOON = datetime(2026, 11, 22, 12, 0).astimezone()
 

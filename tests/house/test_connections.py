@@ -32,7 +32,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "litellm": {"providers/litellm_provider"},
     "mcp": {"agent/tools/mcp"},
     "anyio": {"agent/tools/mcp", "sync"},  # what mcp's streams are made of; an event loop in a thread
-    "socket": {"net/egress", "net/listener", "net/http_server", "gateway/process", "gateway/control",
+    "socket": {"net/egress", "net/http_server", "gateway/process", "gateway/control",
                "channels/email/mailbox",  # ends a connection
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
     "urllib.request": {"net/http"},  # reads what the environment says of proxies

@@ -43,7 +43,7 @@ def test_the_wheel_carries_code_templates_skills_and_nothing_else(unpacked):
 
 
 def test_the_wheel_runs_its_own_code(unpacked, tmp_path):
-    code = "import nanobot; from nanobot.utils.resources import skills_dir; print(nanobot.__file__, skills_dir())"
+    code = "import nanobot; from nanobot.utils.installation import skills_dir; print(nanobot.__file__, skills_dir())"
 
     done = run(unpacked, tmp_path, "-c", code)
 

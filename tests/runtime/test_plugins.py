@@ -23,7 +23,7 @@ from nanobot.providers.base import Delta, Finished, LLMResponse
 from nanobot.runtime.plugins import load_packages
 from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
-from nanobot.utils.worker_thread import WorkerThread
+from nanobot.utils.aio import WorkerThread
 from tests.programs import unruly_plugin
 from tests.support.plugin_package import HOOK, TOOL, install
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.events import Answer
-from nanobot.agent.tools.access import AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolResult, string, takes
+from nanobot.agent.tools.base import AccessKind, Effect, Tool, ToolResult, string, takes
 from nanobot.messages.types import Provenance
 from nanobot.testing import Line, calls, open_bot
 from tests.fakes.tools import Sink

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import Answer, ApprovalAsked, TurnEvent
-from nanobot.agent.tools.access import AccessKind
+from nanobot.agent.tools.base import AccessKind
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
 from nanobot.providers.base import Delta, Finished, LLMResponse, TextDelta, ToolCallRequest

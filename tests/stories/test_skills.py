@@ -26,7 +26,7 @@ from nanobot.config.schema import Config
 from nanobot.gateway.service import Options, open_gateway
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.testing import Bot, Line, ScriptedProvider, calls, open_bot
-from nanobot.utils.resources import skills_dir
+from nanobot.utils.installation import skills_dir
 from tests.fakes.platform_telegram import ANNA, TelegramPlatform
 from tests.fakes.telegram import TOKEN
 from tests.fakes.web import answer as response

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.files.key_places import key_places
-from nanobot.security.files.paths import PathPolicy
+from nanobot.security.files.paths import PathPolicy, key_places
 from nanobot.security.sandbox.sandbox import Sandbox
 from nanobot.security.sandbox.view import ViewGrants
 

@@ -22,7 +22,7 @@ from typing import Any
 from nanobot.agent.approval.pending import ApprovalRouter, PendingApproval, make_approval_id
 from nanobot.agent.approval.taint import entered_rows, is_known_url, own_provenance, provenance_of, repeated_row
 from nanobot.agent.events import Answer, ApprovalRefused
-from nanobot.agent.tools.access import Access, AccessKind
+from nanobot.agent.tools.base import Access, AccessKind
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted

@@ -16,7 +16,7 @@ from itertools import islice, takewhile
 from typing import Any
 from urllib.parse import unquote
 
-from nanobot.agent.tools.access import Access
+from nanobot.agent.tools.base import Access
 from nanobot.agent.tools.hooks import PlannedCall
 from nanobot.messages.types import (
     ChatMessage,

@@ -37,7 +37,7 @@ from nanobot.messages.types import ChatMessage, Origin, Provenance, is_outside
 from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.aio import finish
 from nanobot.utils.database import Database
-from nanobot.utils.lease import ProcessLease
+from nanobot.utils.locks import ProcessLease
 
 log = logging.getLogger(__name__)
 

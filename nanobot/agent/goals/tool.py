@@ -13,8 +13,17 @@ from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owne
 from nanobot.agent.commands.table import has_other_authors
 from nanobot.agent.goals.goal import CheckKind, Goal, GoalCheck, GoalLimits, GoalOrder, check_length, format_status
 from nanobot.agent.models import SessionModels
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
+from nanobot.agent.tools.base import (
+    Access,
+    AccessKind,
+    Effect,
+    Tool,
+    ToolContext,
+    ToolResult,
+    delegate_call,
+    string,
+    takes,
+)
 from nanobot.agent.work import Requester, WorkState
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, least_trusted, text_of

@@ -30,9 +30,8 @@ from nanobot.agent.tools.hooks import Verdict
 from nanobot.messages.types import Provenance, ToolFailure, least_trusted, text_of
 from nanobot.providers.base import ToolCallRequest
 from nanobot.security.secrets import redact_all, redact_known
-from nanobot.utils.aio import contain_errors
+from nanobot.utils.aio import WorkerThread, contain_errors
 from nanobot.utils.text import clip_line
-from nanobot.utils.worker_thread import WorkerThread
 
 log = logging.getLogger(__name__)
 

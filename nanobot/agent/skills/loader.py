@@ -34,7 +34,7 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import text_of
 from nanobot.security.files.open import Stamp, stamp_of
 from nanobot.utils.database import reading, writing
-from nanobot.utils.resources import skills_dir
+from nanobot.utils.installation import skills_dir
 from nanobot.utils.text import clip, clip_line
 
 log = logging.getLogger(__name__)

@@ -62,7 +62,7 @@ from nanobot.session.manager import SessionManager
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
 from nanobot.utils.database import Database
-from nanobot.utils.lease import ProcessLease
+from nanobot.utils.locks import ProcessLease
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import clip_line, duration
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from nanobot.agent.command import CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent.tasks import Task, format_line, format_tool_result
-from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, string, takes
+from nanobot.agent.tools.base import Access, Effect, Tool, ToolContext, ToolResult, boolean, string, takes
 from nanobot.agent.work import WorkState
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.scope import Scope
 from nanobot.agent.subagent.tasks import Task, TaskRole
-from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import SUBAGENT_SESSION, Effect, Tool, ToolContext, ToolResult, string, takes
+from nanobot.agent.tools.base import SUBAGENT_SESSION, Access, Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.agent.work import WorkState
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError, StorageError

@@ -6,7 +6,7 @@ passed to the constructor.
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.validation import Schema, find_problems
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance, ToolFailure, ToolSchema
@@ -23,6 +22,57 @@ from nanobot.utils.clock import Clock
 
 SUBAGENT_SESSION = "subagent:"
 """Prefix of the session keys of subagents."""
+
+
+class AccessKind(StrEnum):
+    COMMAND = "command"
+    """A shell command. The target is the command as written."""
+    FOLDER = "folder"
+    """Writing in a folder outside of the workspace. The target is its real path."""
+    SECRETS = "secrets"
+    """nanobot's own state, or a place where keys are kept. The target is the file or folder."""
+    DEVICE = "device"
+    """A device, for a command. The target is its path."""
+    SERVICE = "service"
+    """A Unix socket of this host, for a command. The target is its path."""
+    NETWORK = "network"
+    """The network, for a command that has none by config. The target is the command."""
+    RECIPIENT = "recipient"
+    """A chat other than the turn's own. The target is channel:chat."""
+    HOST = "host"
+    """A request that carries data to a host. The target is the host name, with a non-default port."""
+    JOB = "job"
+    """A job that is created or changed and acts later. The target is what it is to do."""
+    MEMORY = "memory"
+    """What every later prompt contains: memory and bootstrap files. The target is the file."""
+    SKILL = "skill"
+    """Instructions and tools of later turns. The target is the file."""
+    AUTORUN = "autorun"
+    """What programs of this host run unasked: hooks, editor tasks, build files, and existing programs. The target is
+    the file."""
+    TOOL = "tool"
+    """A tool that does not declare its accesses. The target is its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One thing a call accesses.
+
+    `needs_approval`: the sandbox does not give it by itself, so the owner is asked in any case. Other accesses are
+    asked about only while untrusted content is in play. `detail` is for the person who is asked. `is_plain_url`:
+    `detail` is a URL that carries little data; asked about only if the model may have composed it for a third party.
+    """
+
+    kind: AccessKind
+    target: str
+    needs_approval: bool = False
+    detail: str = ""
+    is_plain_url: bool = False
+
+    @property
+    def rule(self) -> str:
+        """What a grant allows: `kind:target`."""
+        return f"{self.kind}:{self.target}"
 
 
 class Effect(StrEnum):
@@ -176,6 +226,14 @@ async def delegate_call(tool: Tool, arguments: dict[str, Any], ctx: ToolContext 
     """Run another tool and return its result. `arguments` fit its schema."""
     result: str | ToolResult = await tool.execute(**call_arguments(tool, arguments, ctx))
     return result if isinstance(result, ToolResult) else ToolResult(result)
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """Yield all texts in JSON, without names."""
+    if isinstance(value, str):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts_in(item)
 
 
 # -- JSON schemas of arguments: `takes("path", path=string("File to read"), limit=integer("Lines"))` ---------------

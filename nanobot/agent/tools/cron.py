@@ -8,15 +8,24 @@ from functools import cached_property
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, number, string, takes
+from nanobot.agent.tools.base import (
+    Access,
+    AccessKind,
+    Effect,
+    Tool,
+    ToolContext,
+    ToolResult,
+    boolean,
+    number,
+    string,
+    takes,
+)
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin
 from nanobot.security.secrets import redact_known
 
 if TYPE_CHECKING:
     from nanobot.cron.tool_backend import CronToolBackend
-    from nanobot.cron.types import CronPayload
 
 ACTIONS = ("add", "list", "remove", "enable", "disable", "run")
 _CREATES_RUNS = ("add", "enable", "run")
@@ -28,14 +37,6 @@ _MAX_UNASKED = 50
 """With this many jobs, each further one needs approval."""
 _NEEDS_JOB_ID = ("remove", "enable", "disable", "run")
 _SCHEDULES = frozenset({"every_seconds", "cron_expr", "at"})
-
-
-def _schedule_parameter(schedule: object) -> str:
-    """Return the parameter that a schedule belongs to."""
-    text = str(schedule).strip()
-    if text.replace(".", "", 1).isdigit():
-        return "every_seconds"
-    return "cron_expr" if len(text.split()) >= 5 or text.startswith("@") else "at"
 
 
 class CronTool(Tool):
@@ -77,7 +78,9 @@ class CronTool(Tool):
         if description:
             arguments.setdefault("name" if arguments.get("message") else "message", description)
         if schedule is not None and not _SCHEDULES & arguments.keys():
-            arguments[_schedule_parameter(schedule)] = schedule
+            text = str(schedule).strip()
+            name = "cron_expr" if len(text.split()) >= 5 or text.startswith("@") else "at"
+            arguments["every_seconds" if text.replace(".", "", 1).isdigit() else name] = schedule
         return arguments
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
@@ -117,26 +120,32 @@ class CronTool(Tool):
     def _run_action(self, action: str, job_id: str, ctx: ToolContext | None, options: dict[str, Any]) -> str:
         chat = ctx.scope.chat if ctx is not None else ""
         if action == "add":
-            message, deliver = options.pop("message", ""), options.pop("deliver", True)
-            payload = _payload(ctx, message, deliver, options.pop("notify", None))
-            return self._jobs.add(payload, redact_known(options.pop("name", None) or ""), **options)
+            return self._add(ctx, **options)
         return self._jobs.list(chat) if action == "list" else self._jobs.change(action, job_id, chat)
 
+    def _add(
+        self,
+        ctx: ToolContext | None,
+        message: str = "",
+        name: str | None = None,
+        deliver: bool = True,
+        notify: str | None = None,
+        **schedule: Any,
+    ) -> str:
+        """Add a message for the chat that asks, thread included.
 
-def _payload(ctx: ToolContext | None, message: str, deliver: bool, notify: str | None) -> "CronPayload":
-    """A message for the chat that asks, thread included.
+        It is trusted as little as what it derives from: the content of this turn, and what its message repeats. Content
+        of older turns does not count, or no job created after a web search could do anything.
+        """
+        from nanobot.cron.types import CronPayload, Notify
 
-    It is trusted as little as what it derives from: the content of this turn, and what its message repeats. Content of
-    older turns does not count, or no job created after a web search could do anything.
-    """
-    from nanobot.cron.types import CronPayload, Notify
-
-    payload = CronPayload(message=redact_known(message), deliver=deliver, notify=Notify(notify or Notify.ALWAYS))
-    if ctx is not None:
-        payload.channel, payload.to, payload.thread_id = ctx.address.channel, ctx.address.chat_id, ctx.address.thread_id
-        payload.session_key, payload.provenance = ctx.session_key, ctx.entered
-        payload.asked_by = ctx.sender_id if ctx.origin is Origin.USER else None
-    return payload
+        payload = CronPayload(message=redact_known(message), deliver=deliver, notify=Notify(notify or Notify.ALWAYS))
+        if ctx is not None:
+            address = ctx.address
+            payload.channel, payload.to, payload.thread_id = address.channel, address.chat_id, address.thread_id
+            payload.session_key, payload.provenance = ctx.session_key, ctx.entered
+            payload.asked_by = ctx.sender_id if ctx.origin is Origin.USER else None
+        return self._jobs.add(payload, redact_known(name or ""), **schedule)
 
 
 # -- `nanobot cron` as a command ----------------------------------------------------------------------------------

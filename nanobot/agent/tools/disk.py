@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nanobot.agent.scope import restrict_paths
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Access, AccessKind, Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.textfile import NotTextError
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener
@@ -81,10 +80,22 @@ class FileTool(Tool):
 
 def explain_error(error: OSError, path: str, files: Opener) -> str:
     """Explain an error of the disk on this path and what to do, for a model."""
-    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-        return _explain_missing(path, files)
-    template = _EXPLANATIONS.get(error.errno or 0)
-    return template.format(path=path) if template else f"{path}: {error.strerror or error}."
+    if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+        template = _EXPLANATIONS.get(error.errno or 0)
+        return template.format(path=path) if template else f"{path}: {error.strerror or error}."
+    try:
+        real = files.policy.resolve_readable(path, files.granted)
+        with files.folder(real.parent) as folder:
+            near = nearest(real.name, [entry.name for entry in folder.entries()])
+    except PathDeniedError:
+        return f"There is no {path}."
+    except OSError:
+        existing = next((parent for parent in real.parents if parent.exists()), Path("/"))
+        if real.parent.exists() or not existing.is_dir():
+            return f"There is no {path}: a part of it is a file, not a folder."
+        return f"There is no {path}, nor its folder. The last part that exists is {existing}."
+    hint = f" Near it: {', '.join(near)}." if near else f" Use list_dir on {real.parent} to see what is there."
+    return f"There is no {path}.{hint}"
 
 
 _EXPLANATIONS = {
@@ -136,20 +147,3 @@ def new_file_mode() -> int:
         umask = os.umask(0o022)  # reading it requires setting it
         os.umask(umask)
     return 0o666 & ~umask
-
-
-def _explain_missing(path: str, files: Opener) -> str:
-    """Say that it does not exist, and what is similar or near."""
-    try:
-        real = files.policy.resolve_readable(path, files.granted)
-        with files.folder(real.parent) as folder:
-            near = nearest(real.name, [entry.name for entry in folder.entries()])
-    except PathDeniedError:
-        return f"There is no {path}."
-    except OSError:
-        existing = next((parent for parent in real.parents if parent.exists()), Path("/"))
-        if real.parent.exists() or not existing.is_dir():
-            return f"There is no {path}: a part of it is a file, not a folder."
-        return f"There is no {path}, nor its folder. The last part that exists is {existing}."
-    hint = f" Near it: {', '.join(near)}." if near else f" Use list_dir on {real.parent} to see what is there."
-    return f"There is no {path}.{hint}"

@@ -136,21 +136,17 @@ def _print_json(message: dict[str, object]) -> None:
     sys.stdout.buffer.flush()
 
 
-def _read(kind: str, file: BinaryIO) -> None:
-    unit, reader = _READERS[kind]
-    if kind != "pdf":
-        _check_unpacked(file)
-    total, pages = reader(file)
-    _print_json({"unit": unit, "total": total})
-    for page in pages:
-        _print_json({"text": page.strip()})
-
-
 def main(kind: str) -> None:
     """Read and print. Failures are printed too."""
     _limit()
     try:
-        _read(kind, sys.stdin.buffer)
+        unit, reader = _READERS[kind]
+        if kind != "pdf":
+            _check_unpacked(sys.stdin.buffer)
+        total, pages = reader(sys.stdin.buffer)
+        _print_json({"unit": unit, "total": total})
+        for page in pages:
+            _print_json({"text": page.strip()})
     except ImportError:
         _print_json({"missing": True})
     except _UnreadableError as error:

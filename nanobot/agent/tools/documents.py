@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nanobot.agent.tools.base import ToolResult
-from nanobot.utils.extras import install_command
+from nanobot.utils.installation import install_command
 from nanobot.utils.processes import child_process
 from nanobot.utils.text import count_noun, human_size
 

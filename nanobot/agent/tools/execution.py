@@ -1,24 +1,29 @@
-"""Runs one command: its output, timeout, resource limits and process tree, and the text about how it ended."""
+"""Runs one command: its output, timeout, resource limits and process tree, and the text about how it ended.
+
+Processes that a command left running on purpose have a sandbox of their own, invisible to later commands, which end
+them through `BackgroundCommands`.
+"""
 
 import asyncio
 import itertools
+import os
 import re
 import shutil
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.spill import SPILL_CAP, SpillFile
 from nanobot.messages.types import Provenance
 from nanobot.security.secrets import redact_known
-from nanobot.utils.process_tree import Process, count_processes, memory_in_use, memory_of
-from nanobot.utils.processes import Child, child_process
+from nanobot.utils.processes import Child, Process, child_process, count_processes, has_ended, memory_of
 from nanobot.utils.text import count_noun, decode
 
 if TYPE_CHECKING:
@@ -291,7 +296,7 @@ class _ResourceMonitor:
     def __init__(self, policy: ExecPolicy, workspace: Path) -> None:
         self.exceeded = ""
         """The limit that was exceeded, in words, once the command was stopped for it."""
-        from nanobot.security.sandbox.limits import max_memory
+        from nanobot.security.sandbox.sandbox import max_memory
 
         self._max_processes = policy.max_processes
         self._max_memory = policy.max_memory or max_memory()
@@ -313,12 +318,15 @@ class _ResourceMonitor:
 
     async def _excess(self, child: Child, *, thorough: bool) -> str:
         """Describe the exceeded limit; empty if there is none. A cheap check comes first."""
+        import psutil  # 10 ms that only commands need
+
         if self._had_room and not self._has_room():
             return f"it left less than {self._disk_left >> 20} MB on the disk. Delete what it wrote"
         total, allowed = count_processes(), self._max_processes
         # Processes of others may end meanwhile, so the difference alone is not enough.
         many_processes = total > allowed and (thorough or total - self._before > allowed)
-        low_memory = memory_in_use() > self._max_memory
+        memory = psutil.virtual_memory()
+        low_memory = memory.total - memory.available > self._max_memory
         if not (many_processes or low_memory):
             return ""
         family = await child.family()
@@ -333,3 +341,50 @@ class _ResourceMonitor:
             return shutil.disk_usage(self._workspace).free >= self._disk_left
         except OSError:  # unknown
             return False
+
+
+# -- background ---------------------------------------------------------------------------------------------------
+
+_KILL = re.compile(r"kill(?: -(?:[sn] )?(?P<signal>\w+))?(?: --)?(?P<pids>(?: \d+)+)", re.ASCII)
+
+
+class BackgroundCommands:
+    """Background processes by pid, held by a pidfd so that a reused pid is not mistaken for one of them."""
+
+    def __init__(self) -> None:
+        self._pidfds: dict[int, int] = {}
+
+    def remember(self, processes: Sequence[Process]) -> None:
+        """Hold processes that go on after their command."""
+        if sys.platform != "linux":
+            return  # elsewhere a later command sees them itself
+        for pid in [pid for pid, pidfd in self._pidfds.items() if has_ended(pidfd)]:
+            self._release(pid)
+        for process in processes:
+            self._release(process.pid)
+            with suppress(OSError):
+                self._pidfds[process.pid] = os.pidfd_open(process.pid)
+
+    def handle_kill(self, words: Sequence[str]) -> ToolResult | None:
+        """Carry out a `kill` of held processes; None if these words are no such command."""
+        if sys.platform != "linux" or not self._pidfds or (match := _KILL.fullmatch(" ".join(words))) is None:
+            return None
+        name, pids = (match["signal"] or "TERM").upper(), [int(pid) for pid in match["pids"].split()]
+        number = int(name) if name.isdigit() else signal.Signals.__members__.get(f"SIG{name.removeprefix('SIG')}", 65)
+        if number > 64 or any(pid not in self._pidfds for pid in pids):
+            return None
+        gone = []
+        for pid in pids:
+            try:
+                signal.pidfd_send_signal(self._pidfds[pid], number)
+            except ProcessLookupError:
+                gone.append(f"kill: ({pid}) - No such process")
+                self._release(pid)
+        if gone:
+            return ToolResult("\n".join([*gone, "", "Exit code: 1"]), error=True)
+        return ToolResult("(no output)\n\nExit code: 0")
+
+    def _release(self, pid: int) -> None:
+        pidfd = self._pidfds.pop(pid, None)
+        if pidfd is not None:
+            os.close(pidfd)

@@ -40,7 +40,7 @@ from nanobot.utils.text import count_noun, human_size
 if TYPE_CHECKING:
     from nanobot.security.provenance import ProvenanceStore
 
-_PAGE_LINES, _PAGE_CHARS = 2_000, 15_000
+_PAGE_LINES = 2_000
 _EDIT_CAP = 16 * 1024 * 1024
 
 
@@ -87,7 +87,7 @@ class ReadFileTool(FileTool):
         document = await self._documents.text(path, file, kind)
         if isinstance(document, ToolResult):
             return document
-        page = page_lines(document.text.split("\n"), offset, count, _PAGE_CHARS)
+        page = page_lines(document.text.split("\n"), offset, count)
         page.remarks.append(document.remark)
         return _format_page(path, page, offset)
 
@@ -100,9 +100,9 @@ def _read_file(files: Opener, path: str, file: BinaryIO, offset: int, count: int
         return show_image(files, path, file)
     if path.lower().endswith(".ipynb"):
         text = notebook_text(file.read(LARGEST_NOTEBOOK + 1))
-        page = page_lines(text.split("\n"), offset, count, _PAGE_CHARS)
+        page = page_lines(text.split("\n"), offset, count)
     else:
-        page = read_page(file, offset, count, _PAGE_CHARS)
+        page = read_page(file, offset, count)
         if page.total == 0 and offset == 1:
             return ToolResult(f"({path} is an empty file.)")
     return _format_page(path, page, offset)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from nanobot.agent.events import Emitter
-from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.base import Access, ToolContext
 from nanobot.messages.types import ChatMessage, Provenance, least_trusted
 from nanobot.providers.base import ToolCallRequest
 

@@ -85,9 +85,11 @@ class InboxTool(Tool):
         if action == "read" and not mail.strip():
             return ToolResult.failed("read needs mail. `list` shows the mails with their ids.")
         try:
-            after = _parse_time(since, ctx) if since.strip() else None
+            after = datetime.fromisoformat(since.strip()) if since.strip() else None
         except ValueError:
             return ToolResult.failed(f"{since!r} is not a date. Write it like 2026-12-24 or 2026-12-24T18:00.")
+        if after is not None and after.tzinfo is None:  # in the user's zone
+            after = after.replace(tzinfo=(ctx.clock if ctx is not None else SystemClock()).now().tzinfo)
         try:
             if ctx is not None and (refusal := await self._refusal(ctx)):
                 return ToolResult.failed(refusal)
@@ -126,10 +128,3 @@ class InboxTool(Tool):
                 "in a chat that an owner has alone with the bot."
             )
         return ""
-
-
-def _parse_time(text: str, ctx: ToolContext | None) -> datetime:
-    """Parse an ISO date or time; without a zone it is in the user's. Raises ValueError."""
-    time = datetime.fromisoformat(text.strip())
-    zone = (ctx.clock if ctx is not None else SystemClock()).now().tzinfo
-    return time if time.tzinfo is not None else time.replace(tzinfo=zone)

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from nanobot.agent.events import parse_answer
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, array, string, takes
+from nanobot.agent.tools.base import Access, AccessKind, Effect, Tool, ToolContext, ToolResult, array, string, takes
 from nanobot.agent.tools.disk import opener
 from nanobot.bus.events import FEED_CHANNELS, WEB_CHANNEL, Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
@@ -103,7 +102,23 @@ class MessageTool(Tool):
         message.buttons = tuple(
             Button(label, _button_value(label, ctx)) for label in map(redact_known, buttons[:_MAX_BUTTONS])
         )
-        return await self._send(message)
+        target = f"{message.channel}:{message.chat_id}"
+        receipt = self._bus.post_outbound(message)
+        try:
+            async with asyncio.timeout(DELIVERY_TIMEOUT_S):
+                ids = await receipt.wait()
+        except TimeoutError:
+            return ToolResult.failed(
+                f"{target} does not have the message yet: the platform is slow or out of reach. It stays in the queue "
+                "and is sent when that is over; do not send it again.",
+                ToolFailure.UNKNOWN,
+            )
+        except DeliveryFailedError as error:
+            return ToolResult.failed(str(error))
+        if receipt.repeated:
+            return ToolResult(f"{target} already has this message; it was not sent again.")
+        suffix = f" (message {', '.join(ids)})" if ids else ""
+        return ToolResult(f"Delivered to {target}{suffix}.")
 
     async def _target(self, channel: str | None, chat_id: str | None, ctx: ToolContext) -> OutboundMessage | ToolResult:
         """Return an empty message to the meant chat, or why there is none."""
@@ -141,25 +156,6 @@ class MessageTool(Tool):
         except OSError as error:
             why = "" if isinstance(error, FileNotFoundError | IsADirectoryError) else f" ({error.strerror or error})"
             raise FileNotFoundError(f"There is no file {path}{why}. Paths are relative to {ctx.workspace}.") from error
-
-    async def _send(self, message: OutboundMessage) -> ToolResult:
-        target = f"{message.channel}:{message.chat_id}"
-        receipt = self._bus.post_outbound(message)
-        try:
-            async with asyncio.timeout(DELIVERY_TIMEOUT_S):
-                ids = await receipt.wait()
-        except TimeoutError:
-            return ToolResult.failed(
-                f"{target} does not have the message yet: the platform is slow or out of reach. It stays in the queue "
-                "and is sent when that is over; do not send it again.",
-                ToolFailure.UNKNOWN,
-            )
-        except DeliveryFailedError as error:
-            return ToolResult.failed(str(error))
-        if receipt.repeated:
-            return ToolResult(f"{target} already has this message; it was not sent again.")
-        suffix = f" (message {', '.join(ids)})" if ids else ""
-        return ToolResult(f"Delivered to {target}{suffix}.")
 
 
 def _is_url(path: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, string, takes
 from nanobot.agent.tools.disk import FileTool, new_file_mode
 from nanobot.agent.tools.textfile import NotTextError, diff
-from nanobot.security.files.open import FileLocation, Opener
+from nanobot.security.files.open import Opener
 from nanobot.utils.text import count_noun
 
 LARGEST_NOTEBOOK = 32 * 1024 * 1024
@@ -60,45 +60,39 @@ class NotebookEditTool(FileTool):
         ctx: ToolContext | None = None,
     ) -> ToolResult:
         """Change the cell. Cancelling leaves the old or the new file, whole."""
+        if mode != "insert" and cell is None:
+            return ToolResult.failed(f"Which cell to {mode}? Give its number or its id; read_file shows both.")
+        if mode != "delete" and source is None:
+            return ToolResult.failed(f"There is no source to {mode}. Give the whole new text of the cell.")
 
         def edit(files: Opener) -> ToolResult:
             with files.place(path) as place:
-                return _edit(place, path, cell, mode, source, cell_type)
+                with place.read() as file:
+                    data = file.read(LARGEST_NOTEBOOK + 1)
+                place.check_permission()
+                notebook, cells = _parse(data)
+                at = -1 if cell is None else _find(cells, cell)
+                if at is None:
+                    return ToolResult.failed(
+                        f"There is no cell {cell}. There are {count_noun(len(cells), 'cell')}, counted from 0."
+                    )
+                before, old = notebook_text(data), json.dumps(cells)
+                if mode == "delete":
+                    del cells[at]
+                elif mode == "insert":
+                    cells.insert(at + 1, _new_cell(notebook, source or "", cell_type or "code"))
+                else:
+                    cells[at] = _with_source(cells[at], source or "", cell_type)
+                if json.dumps(cells) == old:
+                    return ToolResult.failed("The cell has exactly this source already: there is nothing to change.")
+                data = (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
+                written = place.replace(data, new_file_mode())
+                verb = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}[mode]
+                target = "a cell" if mode == "insert" else f"cell {cell}"
+                text = f"{verb} {target} of {path}; it has {count_noun(len(cells), 'cell')} now."
+                return ToolResult(text, display=diff(before, notebook_text(data)), written=written)
 
         return await self.in_thread(path, ctx, edit)
-
-
-def _edit(
-    place: FileLocation, path: str, cell: str | None, mode: str, source: str | None, cell_type: str | None
-) -> ToolResult:
-    if mode != "insert" and cell is None:
-        return ToolResult.failed(f"Which cell to {mode}? Give its number or its id; read_file shows both.")
-    if mode != "delete" and source is None:
-        return ToolResult.failed(f"There is no source to {mode}. Give the whole new text of the cell.")
-    with place.read() as file:
-        data = file.read(LARGEST_NOTEBOOK + 1)
-    place.check_permission()
-    notebook, cells = _parse(data)
-    at = -1 if cell is None else _find(cells, cell)
-    if at is None:
-        return ToolResult.failed(
-            f"There is no cell {cell}. There are {count_noun(len(cells), 'cell')}, counted from 0."
-        )
-    before, old = notebook_text(data), json.dumps(cells)
-    if mode == "delete":
-        del cells[at]
-    elif mode == "insert":
-        cells.insert(at + 1, _new_cell(notebook, source or "", cell_type or "code"))
-    else:
-        cells[at] = _with_source(cells[at], source or "", cell_type)
-    if json.dumps(cells) == old:
-        return ToolResult.failed("The cell has exactly this source already: there is nothing to change.")
-    data = (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
-    written = place.replace(data, new_file_mode())
-    verb = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}[mode]
-    target = "a cell" if mode == "insert" else f"cell {cell}"
-    text = f"{verb} {target} of {path}; it has {count_noun(len(cells), 'cell')} now."
-    return ToolResult(text, display=diff(before, notebook_text(data)), written=written)
 
 
 def _parse(data: bytes) -> tuple[dict[str, Any], list[Cell]]:

@@ -11,18 +11,18 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import Provenance, ToolFailure, least_trusted
+from nanobot.utils.aio import WorkerThread
 from nanobot.utils.storage_error import error_text
-from nanobot.utils.worker_thread import WorkerThread
 
 logger = logging.getLogger(__name__)
 
@@ -197,18 +197,25 @@ class OwnTool(Tool):
         """Run the tool; it may return anything."""
         ctx = arguments.get("ctx")
         if isinstance(ctx, ToolContext):
-            arguments["ctx"] = replace(ctx, emit=_thread_safe(ctx.emit))
+            loop, report = asyncio.get_running_loop(), ctx.emit
+
+            def emit(text: str) -> None:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(report, text)
+
+            arguments["ctx"] = replace(ctx, emit=emit)
+
+        async def run() -> Any:
+            returned: Any = self._tool.execute(**arguments)
+            while inspect.isawaitable(returned):
+                returned = await returned
+            return returned
+
         try:
-            returned: ToolResult | str = await self._worker.run(partial(self._run, arguments), self._timeout_s)
+            returned: ToolResult | str = await self._worker.run(run, self._timeout_s)
             return _sanitize(returned, self.provenance) if isinstance(returned, ToolResult) else returned
         except TimeoutError:
             return ToolResult.failed(f"{self.name} was stopped after {self._timeout_s:g} s. Ask it for less.")
-
-    async def _run(self, arguments: dict[str, Any]) -> Any:
-        returned: Any = self._tool.execute(**arguments)
-        while inspect.isawaitable(returned):
-            returned = await returned
-        return returned
 
 
 def _sanitize(result: ToolResult, max_trust: Provenance) -> ToolResult:
@@ -233,17 +240,6 @@ def _is_block(block: object) -> bool:
             return True
         case _:
             return False
-
-
-def _thread_safe(emit: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that other threads may call; `emit` runs on this loop."""
-    loop = asyncio.get_running_loop()
-
-    def emit_here(text: str) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(emit, text)
-
-    return emit_here
 
 
 class BrokenTool(Tool):

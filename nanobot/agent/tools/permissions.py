@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from nanobot.agent.tools.access import Access, AccessKind
+from nanobot.agent.tools.base import Access, AccessKind
 from nanobot.agent.tools.execution import CommandOutcome
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.security.files.prefix_set import PrefixSet

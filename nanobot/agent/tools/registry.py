@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Tool, ToolContext, ToolResult, call_arguments
+from nanobot.agent.tools.base import Access, AccessKind, Tool, ToolContext, ToolResult, call_arguments, texts_in
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, ToolFailure, ToolSchema, text_of
@@ -131,7 +130,7 @@ class ToolRegistry:
         texts: dict[str, list[str]] = {}
         for other in self._tools.values():
             if other.source and (tool is None or other.source != tool.source):
-                texts.setdefault(other.source, []).append(f"{other.description}\n{_texts_in(other.parameters)}")
+                texts.setdefault(other.source, []).extend([other.description, *texts_in(other.parameters)])
         return {source: "\n".join(parts) for source, parts in texts.items()}
 
     async def required_access(self, name: str, params: dict[str, Any], ctx: ToolContext) -> tuple[Access, ...]:
@@ -157,7 +156,10 @@ class ToolRegistry:
         """Run a tool. Never raises for a failure of the tool or its arguments: a failure is a result too."""
         tool = self.get(name)
         if tool is None:
-            return ToolResult.failed(self._no_such_tool(name))
+            near = nearest(name, [*self.names, *self._aliases])
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            known = ", ".join(self.names) or "none"
+            return ToolResult.failed(f"There is no tool named {name[:80]!r}.{hint} Tools: {known}.")
         try:
             given: Any = params  # a model may have sent anything
             if not isinstance(given, dict):
@@ -180,12 +182,6 @@ class ToolRegistry:
         if len(text_of(result.content)) > _LONG:
             return await asyncio.to_thread(_redact_result, result)
         return _redact_result(result)
-
-    def _no_such_tool(self, name: str) -> str:
-        known = self.names
-        near = nearest(name, [*known, *self._aliases])
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        return f"There is no tool named {name[:80]!r}.{hint} Tools: {', '.join(known) or 'none'}."
 
 
 def _read_back(result: ToolResult, written: WrittenFile) -> ToolResult:
@@ -230,9 +226,3 @@ def _to_result(returned: Any) -> ToolResult:
         return ToolResult(json.dumps(returned, ensure_ascii=False, default=str))
     except (TypeError, ValueError, RecursionError):
         return ToolResult(str(returned))
-
-
-def _texts_in(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return "\n".join(filter(None, map(_texts_in, value.values() if isinstance(value, dict) else value)))
-    return value if isinstance(value, str) else ""

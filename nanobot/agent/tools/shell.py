@@ -21,9 +21,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.background import BackgroundCommands
 from nanobot.agent.tools.base import (
+    Access,
+    AccessKind,
     Effect,
     Tool,
     ToolContext,
@@ -36,18 +36,19 @@ from nanobot.agent.tools.base import (
 )
 from nanobot.agent.tools.cron import cron_call
 from nanobot.agent.tools.disk import limit_to_scope
-from nanobot.agent.tools.execution import ExecPolicy, run_command
+from nanobot.agent.tools.execution import BackgroundCommands, ExecPolicy, run_command
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spill import SPILL_FOLDER
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
-from nanobot.security.environment import child_environment
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.aio import finish
+from nanobot.utils.processes import child_environment
 
 if TYPE_CHECKING:  # importing the sandbox takes 10 ms, which a turn without a command need not wait for
-    from nanobot.security.provenance import FileReadWatcher, ProvenanceStore
+    from nanobot.security.file_reads import FileReadWatcher
+    from nanobot.security.provenance import ProvenanceStore
     from nanobot.security.sandbox.sandbox import Sandbox, SandboxedCommand
     from nanobot.security.sandbox.view import ViewGrants
     from nanobot.security.shell.guard import Guard, GuardDecision

@@ -17,6 +17,7 @@ from nanobot.errors import NanobotError
 from nanobot.utils.text import clip_line, human_size
 
 LINE_CHARS = 2_000
+PAGE_CHARS = 15_000
 _CHUNK = 64 * 1024
 _SNIFFED = 8 * 1024
 _COUNT_CAP = 16 * 1024 * 1024
@@ -92,8 +93,8 @@ class TextPage:
     remarks: list[str] = field(default_factory=list)
 
 
-def read_page(file: BinaryIO, offset: int, count: int, max_chars: int) -> TextPage:
-    """Read lines from `offset` (1 is the first), until `count` or `max_chars` is reached; at least one line.
+def read_page(file: BinaryIO, offset: int, count: int) -> TextPage:
+    """Read lines from `offset` (1 is the first), until `count` or PAGE_CHARS is reached; at least one line.
 
     Reads as a stream: a huge file, or a huge line, costs a page of memory. Raises NotTextError for binary files.
     """
@@ -104,7 +105,7 @@ def read_page(file: BinaryIO, offset: int, count: int, max_chars: int) -> TextPa
     errors = "surrogateescape" if encoding == "utf-8" else "replace"
     reader = io.TextIOWrapper(file, encoding, errors, newline="\n")
     lines = _lines(reader)
-    page = _fill_page(lines, offset, count, max_chars)
+    page = _fill_page(lines, offset, count)
     page.file_size = size
     if page.more and page.total is not None:
         page.total = page.total + sum(1 for _ in lines) if size <= _COUNT_CAP else None
@@ -114,16 +115,16 @@ def read_page(file: BinaryIO, offset: int, count: int, max_chars: int) -> TextPa
     return page
 
 
-def page_lines(lines: list[str], offset: int, count: int, max_chars: int) -> TextPage:
+def page_lines(lines: list[str], offset: int, count: int) -> TextPage:
     """Return such a page of lines that are in memory."""
-    page = _fill_page(((line, len(line)) for line in lines), offset, count, max_chars)
+    page = _fill_page(((line, len(line)) for line in lines), offset, count)
     page.total = len(lines)
     return page
 
 
-def _fill_page(lines: Iterator[tuple[str, int]], offset: int, count: int, max_chars: int) -> TextPage:
+def _fill_page(lines: Iterator[tuple[str, int]], offset: int, count: int) -> TextPage:
     """Take the lines of a page, with their whole lengths: `total` is the number of the last one that was looked at."""
-    page, number, remaining, crlf, broken, cut = TextPage(), 0, max_chars, False, False, False
+    page, number, remaining, crlf, broken, cut = TextPage(), 0, PAGE_CHARS, False, False, False
     for number, (line, length) in enumerate(lines, 1):
         if number < offset:
             continue

@@ -159,10 +159,6 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _properties(schema: Any) -> dict[str, Any]:
-    return _mapping(_mapping(schema).get("properties"))
-
-
 def _type_names(schema: Any) -> str:
     names = [f"{'an' if str(kind)[0] in 'aio' else 'a'} {kind}" for kind in _kinds(schema, [])]
     return " or ".join(names) or "anything"
@@ -177,7 +173,7 @@ def _clip_json(value: Any) -> str:
 
 
 def _repair_object(params: Any, schema: Any) -> Any:
-    properties = _properties(schema)
+    properties = _mapping(_mapping(schema).get("properties"))
     if not isinstance(params, dict) or not properties:
         return params
     required = schema.get("required", [])

@@ -24,7 +24,7 @@ from nanobot.errors import StorageError
 from nanobot.runtime.sandbox import command_sandbox
 from nanobot.runtime.skills import skills_loader
 from nanobot.security.sandbox.sandbox import Report as SandboxReport
-from nanobot.utils.lease import ProcessLease
+from nanobot.utils.locks import ProcessLease
 from nanobot.utils.text import clip_line
 
 _GATEWAY_FACTS = ("status", "pid", "uptimeS", "problems", "lastError")

@@ -39,11 +39,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 def list_tools(json: JsonOption = False) -> None:
     """List the tools the agent can call. MCP tools are those offered last time; no server is started."""
     from nanobot.agent.tools.builtin import build_tools  # slow to import
-    from nanobot.agent.tools.image import ImageTool
+    from nanobot.agent.tools.images import ImageTool
     from nanobot.providers.images import choose_image_model
     from nanobot.runtime.policies import own_tools, tool_policies
     from nanobot.runtime.toolbox import SERVICE_TOOLS
-    from nanobot.utils.worker_thread import WorkerThread
+    from nanobot.utils.aio import WorkerThread
 
     setup = _read_server_setup()
     worker = WorkerThread()
@@ -85,7 +85,7 @@ def load_plugins(setup: Setup) -> "Plugins":
     from nanobot.agent.tools.builtin import build_tools  # slow to import
     from nanobot.runtime.plugins import load_packages
     from nanobot.runtime.policies import tool_policies
-    from nanobot.utils.worker_thread import WorkerThread
+    from nanobot.utils.aio import WorkerThread
 
     plugins = load_packages(setup.config.plugins, WorkerThread())
     plugins.offer(build_tools(tool_policies(setup.config, setup.data_dir, setup.workspace)))

@@ -18,9 +18,8 @@ from nanobot.security.provenance import ProvenanceStore
 from nanobot.session.file_format import decode
 from nanobot.session.folder import SessionFolder
 from nanobot.utils.files import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
-from nanobot.utils.resources import templates_dir
+from nanobot.utils.installation import prepare_workspace, templates_dir
 from nanobot.utils.text import count_noun, human_size
-from nanobot.utils.workspace import prepare_workspace
 
 _TIGHT, _FULL = 1_000_000_000, 100_000_000
 _LEFTOVER_AGE_S = 3600.0

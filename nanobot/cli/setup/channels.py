@@ -40,7 +40,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import NanobotError, UsageError
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
-from nanobot.utils.extras import install_arguments
+from nanobot.utils.installation import install_arguments
 from nanobot.utils.storage_error import error_text
 
 NONE = "none"

@@ -41,9 +41,9 @@ from nanobot.errors import ConfigError, ProviderError, UsageError
 from nanobot.providers.factory import choose_provider
 from nanobot.providers.local_servers import default_servers, is_model_server, list_models
 from nanobot.utils.files import PRIVATE_FILE, write_atomic
+from nanobot.utils.installation import prepare_workspace
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import count_noun, nearest
-from nanobot.utils.workspace import prepare_workspace
 
 _NEXT_STEPS = """
 Next:

@@ -43,7 +43,7 @@ from nanobot.net.gateway_socket import (
     settings_in,
     socket_file,
 )
-from nanobot.net.listener import Listener
+from nanobot.net.http_server import Listener
 from nanobot.runtime.build import Runtime
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.storage_error import os_reason

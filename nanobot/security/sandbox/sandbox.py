@@ -1,4 +1,12 @@
-"""The sandbox as its users see it: what this machine supports, how to start a command in it, and a report on it."""
+"""The sandbox as its users see it: what this machine supports, how to start a command in it with which limits, and a
+report on it.
+
+A sandboxed command is limited from outside before it starts (prlimit), any other by a shell in front of it (ulimit); no
+Python code runs between fork and exec. The number of processes is watched too (`agent/tools/execution`), since the
+kernel does not limit root's.
+https://man7.org/linux/man-pages/man2/prlimit.2.html
+https://pubs.opengroup.org/onlinepubs/9799919799/utilities/ulimit.html
+"""
 
 import logging
 import os
@@ -15,7 +23,6 @@ from nanobot.errors import NanobotError
 from nanobot.security.files.paths import PathPolicy
 from nanobot.security.sandbox.bwrap import Bwrap, probe_bwrap
 from nanobot.security.sandbox.landlock import LandlockRules, can_scope, harden_thread
-from nanobot.security.sandbox.limits import bind_limits, with_limits
 from nanobot.security.sandbox.view import View, ViewGrants, listening_sockets, view_of
 from nanobot.utils.files import make_private_folder, remove_old_files
 from nanobot.utils.processes import Argv
@@ -146,7 +153,14 @@ class Sandbox:
         """What a command that starts in this folder may see and write now. `paths` replaces the usual policy; `make` as
         in `view_of`.
         """
-        tmp = _prepare_tmp(self.tmp) if make and self.tmp is not None else None
+        tmp = self.tmp if make else None
+        if tmp is not None:
+            try:
+                make_private_folder(tmp)
+                with suppress(OSError):
+                    remove_old_files(tmp, older_than_s=_TMP_KEPT_S)
+            except OSError:
+                tmp = None  # one in memory
         sockets = listening_sockets()
         return view_of(
             paths or self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets, make=make
@@ -248,17 +262,6 @@ def _foreign_owner(workspace: Path) -> int | None:
     return owner if hasattr(os, "geteuid") and os.geteuid() == 0 and owner != 0 else None
 
 
-def _prepare_tmp(tmp: Path) -> Path | None:
-    """Make the folder and delete old files; None if it cannot be made."""
-    try:
-        make_private_folder(tmp)
-    except OSError:
-        return None
-    with suppress(OSError):
-        remove_old_files(tmp, older_than_s=_TMP_KEPT_S)
-    return tmp
-
-
 def _links_in(folder: Path, paths: Iterable[Path]) -> dict[Path, Path]:
     """The owner's symbolic links in a folder on the way to these paths, the outermost first, with their targets."""
     links: dict[Path, Path] = {}
@@ -287,3 +290,56 @@ def _restore_links(links: Mapping[Path, Path]) -> None:
                 moved = f" What had replaced it is now {aside}."
             link.symlink_to(target)
             logger.warning("A command replaced the link %s to %s. The link is restored.%s", link, target, moved)
+
+
+# -- limits ---------------------------------------------------------------------------------------------------------
+
+_GB = 1024**3
+_MEMORY_SHARE = 0.75
+_FILE_SIZE = 16 * _GB
+_OPEN_FILES, _PROCESSES = 8192, 4096
+_OOM_SCORE = 500
+"""When memory runs out, the kernel kills the command before nanobot."""
+_WITH_LIMITS = 'exec 3>&2 2>/dev/null; {limits}; "$0" "$@" 2>&3 3>&-; exit $?'
+"""A shell between nanobot and the command, so that the command's `$PPID` is not nanobot."""
+
+
+def max_memory() -> int:
+    """Bytes that a process of a command may write to; what it only reserves does not count."""
+    try:
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE)
+    except (AttributeError, OSError, ValueError):  # not available on this host
+        return 8 * _GB
+
+
+def bind_limits(pid: int) -> None:
+    """Limit this process and its future children; lower limits of the host stay. Linux only."""
+    import resource  # not on every host
+
+    bounds = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_DATA: max_memory(),
+        resource.RLIMIT_FSIZE: _FILE_SIZE,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_NPROC: _PROCESSES,
+    }
+    with suppress(ProcessLookupError):  # it has ended
+        for limit, wanted in bounds.items():
+            _, hard = resource.prlimit(pid, limit)
+            bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.prlimit(pid, limit, (bound, bound))
+    with suppress(OSError):
+        Path("/proc", str(pid), "oom_score_adj").write_text(str(_OOM_SCORE), encoding="ascii")
+
+
+def with_limits(command: Sequence[str]) -> list[str]:
+    """The command behind a POSIX shell that sets the limits. A limit that the host refuses stays as it is."""
+    limits = (
+        "ulimit -c 0",
+        f"ulimit -d {max_memory() // 1024}",
+        f"ulimit -f {_FILE_SIZE // 512}",
+        f"ulimit -n {_OPEN_FILES}",
+        f"ulimit -u {_PROCESSES} || ulimit -p {_PROCESSES}",  # bash and dash
+        f"echo {_OOM_SCORE} >/proc/self/oom_score_adj",
+    )
+    return ["/bin/sh", "-c", _WITH_LIMITS.format(limits="; ".join(limits)), *command]

@@ -8,8 +8,7 @@ import pytest
 
 from nanobot.agent.approval.taint import MAX_PER_HOST, is_known_url
 from nanobot.agent.events import Answer, Emitter
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.base import Access, AccessKind, ToolContext, ToolResult
 from nanobot.agent.tools.hooks import PlannedCall
 from nanobot.agent.tools.web.fetch import WebFetchTool
 from nanobot.agent.tools.web.policy import WebPolicy

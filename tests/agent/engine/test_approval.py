@@ -10,8 +10,7 @@ import pytest
 
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, ApprovalRefused, TurnEvent, event_from_json
 from nanobot.agent.pipeline.turn import TurnTimeouts
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import ToolContext, string, takes
+from nanobot.agent.tools.base import Access, AccessKind, ToolContext, string, takes
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance, text_of

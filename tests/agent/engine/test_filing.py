@@ -160,7 +160,7 @@ async def test_what_a_command_finds_by_itself_comes_into_the_turn_as_what_it_is(
     tmp_path: Path, kernel_tells: bool, monkeypatch: pytest.MonkeyPatch
 ):
     if not kernel_tells:
-        monkeypatch.setattr("nanobot.security.provenance.ReadWatcher", _nothing_is_told)
+        monkeypatch.setattr("nanobot.security.file_reads.ReadWatcher", _nothing_is_told)
     sinks, deep = sink(), written("deep/page.md", "what the page says")
     script = [answer for line in READING for answer in (run(line + "; true"), RUN, "done")]
     async with person(tmp_path, READ_PAGE, deep, "kept", *script, tools=(sinks,)) as owner:

@@ -161,7 +161,7 @@ def test_names_are_those_of_the_specification():
 
 
 def test_what_comes_with_nanobot_is_sound():
-    from nanobot.utils.resources import skills_dir
+    from nanobot.utils.installation import skills_dir
 
     found = {path.name: lint_skill(read_bundle(path)) for path in skills_dir().iterdir()}
 

@@ -9,8 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanobot.security.files.key_places import key_places
-from nanobot.security.files.paths import PathPolicy
+from nanobot.security.files.paths import PathPolicy, key_places
 
 CANARY = "CANARY-7f3a"
 

@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Access, AccessKind, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecTool
 from nanobot.messages.types import Provenance
-from nanobot.security.files.key_places import key_places
-from nanobot.security.files.paths import PathPolicy
+from nanobot.security.files.paths import PathPolicy, key_places
 from tests.support.eventually import eventually
 from tests.support.processes import running, unlikely_number
 

@@ -15,8 +15,8 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.testing import open_bot
-from nanobot.utils.resources import templates_dir
-from nanobot.utils.worker_thread import WorkerThread
+from nanobot.utils.aio import WorkerThread
+from nanobot.utils.installation import templates_dir
 from tests.support.tools import call_in_turn, lay
 
 HEAD = "from nanobot.agent.tools.base import Effect, Tool, ToolResult\nfrom nanobot.messages.types import Provenance\n"

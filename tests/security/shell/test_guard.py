@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.files.key_places import key_places
-from nanobot.security.files.paths import PathPolicy
+from nanobot.security.files.paths import PathPolicy, key_places
 from nanobot.security.shell.guard import Guard, GuardDecision
 
 

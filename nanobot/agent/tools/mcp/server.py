@@ -58,9 +58,9 @@ class McpTimeouts:
 
 
 class Phase(StrEnum):
-    IDLE = "idle"
+    IDLE = "idle, started by its first call"
     STARTING = "starting"
-    READY = "ready"
+    READY = "connected"
     FAILED = "failed"
 
 
@@ -235,7 +235,11 @@ class McpServer:
                 try:
                     return await request(connection.ready.result())
                 except Exception as error:  # any error may mean that the connection is lost; else it is raised again
-                    if not _is_lost(connection, error):
+                    from mcp.shared.exceptions import MCPError
+                    from mcp.types import CONNECTION_CLOSED
+
+                    is_closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+                    if connection.is_open and not (is_closed or connection.report.session_lost):
                         raise
                     reason, not_done = await self._explain_loss(connection, error)
                     if last or not (repeatable or not_done):
@@ -292,7 +296,9 @@ class McpServer:
         except asyncio.CancelledError:  # it is closing, or takes too long
             pass
         except Exception as error:  # isolate servers: the callers get the reason
-            connection.cause = connection.cause or _single(error)
+            while isinstance(error, ExceptionGroup):  # task groups wrap what they raise
+                error = error.exceptions[0]
+            connection.cause = connection.cause or error
             logger.debug("A connection to an MCP server ended.", exc_info=True)
         finally:
             too_late.cancel()
@@ -416,25 +422,10 @@ class McpServer:
         return f"The MCP server {self.name} cannot be reached: {reason.rstrip('.')}."
 
 
-def _is_lost(connection: _Connection, error: Exception) -> bool:
-    from mcp.shared.exceptions import MCPError
-    from mcp.types import CONNECTION_CLOSED
-
-    closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-    return closed or not connection.is_open or connection.report.session_lost
-
-
 def _was_never_sent(cause: Exception | None) -> bool:
     import httpx2
 
     return isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | NoSuchHostError)
-
-
-def _single(error: Exception) -> Exception:
-    """Return the first error of a group: task groups wrap what they raise."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _hash(text: str) -> str:

@@ -26,8 +26,8 @@ from nanobot.agent.tools.mcp.process_guard import EXIT_CODE_PREFIX
 from nanobot.config.schema import McpServerConfig
 from nanobot.errors import NanobotError
 from nanobot.net.egress import NetworkPolicy
-from nanobot.security.environment import child_environment
 from nanobot.utils.files import make_private_folder
+from nanobot.utils.processes import child_environment
 
 if TYPE_CHECKING:
     import httpx2

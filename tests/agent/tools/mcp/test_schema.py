@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.tools.mcp.schema import MAX_CHARS, MAX_DEPTH, normalize_schema
+from nanobot.agent.tools.mcp.listing import MAX_CHARS, MAX_DEPTH, normalize_schema
 
 
 def object_of(**properties: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -310,3 +311,32 @@ async def test_a_program_nobody_asks_is_let_go_and_started_again(bench: OpenBenc
 
     assert "lamp: idle" in report
     assert first.content != second.content
+
+
+FIRST_CALL = """
+import asyncio, pathlib, sys
+from nanobot.agent.tools.mcp.listing import ServerTool
+from nanobot.agent.tools.mcp.server import McpServer
+from nanobot.agent.tools.mcp.tool import McpTool
+from nanobot.config.schema import McpServerConfig
+from nanobot.utils.clock import SystemClock
+
+async def call():
+    here = pathlib.Path.cwd()
+    server = McpServer("lamp", McpServerConfig(command="lamp"), state_dir=here, clock=SystemClock())
+    schema = {"type": "object", "properties": {}}
+    calling = asyncio.create_task(McpTool(server, ServerTool("on", "", schema), "mcp_lamp_on", here).execute())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    print("mcp" in sys.modules)
+    calling.cancel()
+
+asyncio.to_thread = lambda *_: asyncio.get_running_loop().create_future()  # no thread ever runs
+asyncio.run(call())
+"""
+
+
+def test_the_first_call_of_a_known_server_does_not_load_the_sdk_on_the_event_loop(tmp_path: Path):
+    said = subprocess.run([sys.executable, "-c", FIRST_CALL], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert said.stdout == "False\n"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult, integer, takes
-from nanobot.agent.tools.mcp.tool_search import HEAVY_TOKENS, CallTool, FindTool, is_heavy
+from nanobot.agent.tools.mcp.source import HEAVY_TOKENS, CallTool, FindTool, is_heavy
 from nanobot.agent.tools.registry import ToolRegistry
 from tests.support.mcp import OpenBench, child
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from nanobot.agent.tools.access import Access, AccessKind
+from nanobot.agent.tools.base import Access, AccessKind
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.testing import ScriptedProvider, open_bot

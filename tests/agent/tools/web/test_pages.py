@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanobot.agent.tools.web.pages import Page, read_body
+from nanobot.agent.tools.web.fetch import Page, read_body
 
 WORDS = "A sentence of the article, with words in it that people want to read. " * 8
 ARTICLE = f"""<!doctype html><html><head><title>News of the day</title><style>p {{color: red}}</style></head>

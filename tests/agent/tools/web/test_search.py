@@ -15,9 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from nanobot.agent.tools.base import ToolResult
-from nanobot.agent.tools.web.engines import choose_engines
 from nanobot.agent.tools.web.policy import BANNER, SearchPolicy, WebPolicy
-from nanobot.agent.tools.web.search import WebSearchTool
+from nanobot.agent.tools.web.search import WebSearchTool, choose_engines
 from nanobot.messages.types import Provenance
 from tests.fakes.web import Server, answer, leading_to, saying, serving
 

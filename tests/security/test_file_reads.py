@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.utils.read_watch import ReadWatcher
+from nanobot.security.file_reads import ReadWatcher
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells it on Linux alone")
 

@@ -1,11 +1,46 @@
-"""Creates the workspace from the templates, without touching the user's files."""
+"""This installation: the files shipped with the code, how to install an optional part, and the workspace made from the
+templates, without touching the files of its user.
+"""
 
 import os
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
-from nanobot.utils.resources import templates_dir
 from nanobot.utils.storage_error import storage_error
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def templates_dir() -> Path:
+    """The templates that onboarding copies into a workspace."""
+    return _resource("templates")
+
+
+def skills_dir() -> Path:
+    return _resource("skills")
+
+
+def _resource(name: str) -> Path:
+    packaged = _PACKAGE / name
+    return packaged if packaged.is_dir() else _PACKAGE.parent / name
+
+
+def install_command(extra: str) -> str:
+    """The install command for the running interpreter; the first pip on the PATH may belong to another one."""
+    *program, requirement = install_arguments(extra)
+    return f"{shlex.join(program) if os.name == 'posix' else subprocess.list2cmdline(program)} '{requirement}'"
+
+
+def install_arguments(extra: str) -> list[str]:
+    """The same as arguments: with pip, or with uv where an environment has no pip."""
+    uv = None if find_spec("pip") else shutil.which("uv")
+    installer = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
+    return [*installer, f"nanobot[{extra}]"]
 
 
 def open_workspace(workspace: Path) -> None:
@@ -42,7 +77,7 @@ def _copy_new(source: Path, target: Path) -> bool:
     """Copy unless the name exists, even as a dangling link. Return whether it was copied. A partial copy is removed."""
     content = source.read_bytes()
     try:
-        with open(target, "xb", opener=_private) as file:
+        with open(target, "xb", opener=lambda path, flags: os.open(path, flags, PRIVATE_FILE)) as file:
             file.write(content)
     except FileExistsError:
         return False
@@ -50,7 +85,3 @@ def _copy_new(source: Path, target: Path) -> bool:
         target.unlink(missing_ok=True)
         raise
     return True
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, PRIVATE_FILE)
