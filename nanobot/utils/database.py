@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nanobot.errors import StorageError
-from nanobot.utils.files import make_private_folder
+from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 from nanobot.utils.storage_error import os_reason
 
 if TYPE_CHECKING:
@@ -213,7 +213,20 @@ class Database:
                 with suppress(RuntimeError):  # the loop is closed: nothing waits any more
                     loop.call_soon_threadsafe(_set_results, [work for work in batch if work.done.get_loop() is loop])
         if db is not None:
+            self._keep_deleted(db)
             db.close()
+
+    def _keep_deleted(self, db: "Connection") -> None:
+        """If the file was deleted meanwhile, write its data to a new one: else it would be gone with the connection."""
+        if self.path.exists():
+            return
+        try:
+            make_private_folder(self.path.parent)
+            db.execute("VACUUM INTO ?", (str(self.path),))
+            self.path.chmod(PRIVATE_FILE)
+            log.error("%s was deleted while it was open; it was recreated with all its data", self.path)
+        except Exception as error:  # closing goes on
+            log.error("%s was deleted and cannot be recreated: %s", self.path, os_reason(error))  # noqa: TRY400
 
     def _commit(self, db: "Connection", batch: list[_Work[Any]]) -> None:
         """Run all in one commit; if that fails, each in its own, so that one failure does not affect the others."""
