@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
@@ -168,12 +169,14 @@ class FileLocation:
         return self._opener.check_descriptor(self._path, self.real, self._folder.open(self.real.name, _READ))
 
     def check_permission(self) -> None:
-        """Raise PermissionError for a read-only file, since replacing it would ignore its mode."""
+        """Raise OSError for a read-only file, since replacing it would ignore its mode, or one on a read-only disk."""
         name, folder = self._folder.name(self.real.name), self._folder.descriptor
         with suppress(FileNotFoundError):
             self._stat()
             if not os.access(name, os.W_OK, dir_fd=folder):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.real))
+                is_disk = sys.platform != "win32" and bool(os.statvfs(self.real).f_flag & os.ST_RDONLY)
+                code = errno.EROFS if is_disk else errno.EACCES
+                raise OSError(code, os.strerror(code), str(self.real))
 
     def replace(self, data: bytes, new_mode: int) -> WrittenFile:
         """Write the file atomically and durably; an existing one keeps its mode."""
