@@ -180,7 +180,7 @@ class Day:
         """Whether the heartbeat has asked at this time, and remembers it."""
         file = self.home.data / "state" / "heartbeat.json"
         now = self.began + self.each * self.step
-        return file.exists() and bool(json.loads(file.read_text() or "{}").get("asked_at") == now.timestamp())
+        return file.exists() and bool(json.loads(file.read_text() or "{}").get("again_at") == now.timestamp() + 60)
 
     def told(self, words: str, channel: str, chat: int) -> list[int]:
         """How often that was said in this chat, and in all."""
