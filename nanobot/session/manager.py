@@ -358,10 +358,11 @@ class SessionManager:
             return
         except OSError as error:
             raise storage_error(f"{path} cannot be read", error) from error
-        session.stored, session.last_consolidated = stored, stored.cursor.count
-        _apply_record(session, stored.record, rows)
-        stored.written = _changeable_part(session) if stored.record else b""
-        session.load(cast("list[ChatMessage]", rows), skipped)
+        with session.lock:
+            session.stored, session.last_consolidated = stored, stored.cursor.count
+            _apply_record(session, stored.record, rows)
+            stored.written = _changeable_part(session) if stored.record else b""
+            session.load(cast("list[ChatMessage]", rows), skipped)
 
     def _is_outdated(self, session: Session) -> bool:
         stored = _stored(session)

@@ -80,7 +80,8 @@ class Session:
         self._rows: list[ChatMessage] = [] if messages is None else messages
         self._saved: list[ChatMessage] = []  # the first of these rows, as they are on the disk or in flight
         self._skipped = 0  # rows before these
-        self._lock = RLock()  # several threads may load older rows
+        self.lock = RLock()
+        """Held by whoever loads rows: several threads may."""
 
     def __repr__(self) -> str:
         return f"Session({self.key!r}, {self.message_count} messages)"
@@ -88,21 +89,21 @@ class Session:
     @property
     def messages(self) -> list[ChatMessage]:
         """All messages. Loads older ones; may raise StorageError."""
-        with self._lock:  # another thread may reload the file, which drops older rows that nobody has been given
+        with self.lock:  # another thread may reload the file, which drops older rows that nobody has been given
             self._load_since(0)
             self.is_exposed = True
             return self._rows
 
     @messages.setter
     def messages(self, messages: list[ChatMessage]) -> None:
-        with self._lock:
+        with self.lock:
             self._load_since(0)
             self.is_exposed, self._rows = True, messages
 
     @property
     def message_count(self) -> int:
         """Number of messages, without loading them."""
-        with self._lock:
+        with self.lock:
             return self._skipped + len(self._rows)
 
     @property
@@ -124,7 +125,7 @@ class Session:
         stamped = [
             row if "timestamp" in row else cast(ChatMessage, {**row, "timestamp": now.isoformat()}) for row in rows
         ]
-        with self._lock:
+        with self.lock:
             self._rows += stamped
             self.updated_at = now
             if (audience := self.audience) is not None:
@@ -137,7 +138,7 @@ class Session:
         Commands are left out. If there is no user message among them, goes back to the one before.
         """
         limit = max(max_messages, 0)
-        with self._lock:
+        with self.lock:
             self._load_since(max(self.message_count - limit, self.last_consolidated))
             begin = max(self.last_consolidated - self._skipped, 0)
             rows = [row for row in self._rows[begin:] if not row.get("_command")]
@@ -150,7 +151,7 @@ class Session:
         needed. May raise StorageError.
         """
         begin = max(index, self.last_consolidated, 0)
-        with self._lock:
+        with self.lock:
             self._load_since(begin)
             first = max(self.last_consolidated - self._skipped, 0)
             return _from_user(self._rows[first:], max(begin - self._skipped - first, 0))
@@ -160,7 +161,7 @@ class Session:
 
         Loads only as many older messages as needed. May raise StorageError.
         """
-        with self._lock:
+        with self.lock:
             end = self.message_count if before is None else min(max(before, 0), self.message_count)
             start = max(end - limit, 0)
             self._load_since(start)
@@ -168,7 +169,7 @@ class Session:
 
     def clear(self) -> None:
         """Start over. The stored messages move to the archive at the next `save`."""
-        with self._lock:
+        with self.lock:
             self._rows, self._saved, self._skipped = [], [], 0
             self.is_cleared, self.is_exposed = True, False
             self.last_consolidated = 0
@@ -181,7 +182,7 @@ class Session:
 
     def set_audience(self, audience: Audience) -> Audience:
         """Store the audience found on the disk plus that of the loaded rows; later rows update it. Return it."""
-        with self._lock:
+        with self.lock:
             return self._update_audience(audience.with_rows(self._rows))
 
     def _update_audience(self, audience: Audience) -> Audience:
@@ -193,13 +194,14 @@ class Session:
 
     def load(self, rows: list[ChatMessage], skipped: int) -> None:
         """Replace the saved rows by those of the file; unsaved messages stay behind them."""
-        with self._lock:
+        with self.lock:
             self._saved, loaded, self._skipped = rows, [*rows, *self.unsaved], skipped
-            if self.is_exposed:
-                self._rows[:] = loaded
-                self._load_since(0)
-            else:
-                self._rows = loaded
+            given, self._rows = self._rows, loaded
+            if self.is_exposed:  # whoever has the list sees all messages at any time, so it is replaced in one step
+                try:
+                    self._load_since(0)
+                finally:
+                    given[:], self._rows = self._rows, given
 
     @property
     def unsaved(self) -> list[ChatMessage]:
@@ -208,28 +210,28 @@ class Session:
 
     def was_changed(self) -> bool:
         """Whether saved messages were removed, moved or replaced."""
-        with self._lock:
+        with self.lock:
             return len(self._rows) < len(self._saved) or not all(map(is_, self._rows, self._saved))
 
     def mark_saved(self, rows: Sequence[ChatMessage]) -> None:
         """Treat the first unsaved rows as saved: they are on the disk, or being written."""
-        with self._lock:
+        with self.lock:
             self._saved += rows
 
     def mark_rewritten(self) -> None:
         """Treat all messages as saved."""
-        with self._lock:
+        with self.lock:
             self._saved, self.is_cleared = [*self._rows], False
 
     def drop_rows(self, rows: Sequence[ChatMessage]) -> None:
         dropped = set(map(id, rows))
-        with self._lock:
+        with self.lock:
             self._rows[:] = [row for row in self._rows if id(row) not in dropped]
             self._saved = [row for row in self._saved if id(row) not in dropped]
 
     def _load_since(self, begin: int) -> None:
         """Load older messages, back to message number `begin`."""
-        with self._lock:
+        with self.lock:
             if self.stored is None or begin >= self._skipped:
                 return
             wanted = self._skipped - begin if begin else maxsize

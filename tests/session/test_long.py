@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sys
+import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -79,6 +81,32 @@ def test_the_older_messages_are_read_when_somebody_asks(tmp_path: Path, cursor: 
     assert contents(session) == numbers(0, 5_000)
     assert session.last_consolidated == cursor
     assert len(session.get_history(2000)) == (2000 if cursor == 0 else 60)
+
+
+def test_whoever_has_the_messages_sees_all_of_them_while_another_thread_loads_the_file_anew(tmp_path: Path):
+    manager, other = SessionManager(tmp_path), SessionManager(tmp_path)
+    original(tmp_path, 2_000, 0)
+    messages, seen = manager.get_or_create(KEY).messages, set[int]()
+
+    def load_anew() -> None:
+        for _ in range(20):
+            session = other.get_or_create(KEY)
+            session.add_rows([user("from another process")])
+            other.save(session)
+            manager.get_or_create(KEY)
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        loading = threading.Thread(target=load_anew)
+        loading.start()
+        while loading.is_alive():
+            seen.add(len(messages))
+    finally:
+        sys.setswitchinterval(usual)
+
+    assert min(seen) == 2_000
+    assert max(seen) > 2_000
 
 
 def test_a_turn_that_is_longer_than_the_window_is_read_from_its_question_on(tmp_path: Path):
