@@ -109,8 +109,8 @@ class Journal:
     async def receive(self, message: InboundMessage) -> bool:
         """Accept a message and set its `journal_key`; durable on return. Return False for a duplicate."""
         if not message.journal_key:  # a message without an id is never a duplicate
-            number = message.message_id or secrets.token_hex(8)
-            message.journal_key = escape_surrogates(f"{message.channel}:{message.chat_id}:{number}")
+            unique_id = message.message_id or secrets.token_hex(8)
+            message.journal_key = escape_surrogates(f"{message.channel}:{message.chat_id}:{unique_id}")
         row = (message.journal_key, InboundState.RECEIVED, strict_json(message.to_json()), now := self._now())
         if now - self._pruned_at >= _DAY_S:
             self._pruned_at = now

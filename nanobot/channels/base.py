@@ -195,7 +195,7 @@ class BaseChannel(ABC):
         ChannelSetupError if the owner has to change something first. Releases everything when cancelled.
         """
 
-    async def stop(self) -> None:  # noqa: B027
+    async def stop(self) -> None:  # noqa: B027 most have nothing to sign off from
         """Sign off, if the platform needs that. Called after `start` was cancelled. Never raises."""
 
     @abstractmethod

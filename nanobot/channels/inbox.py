@@ -15,10 +15,11 @@ from typing import TypeVar
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import NotConnectedError
-from nanobot.channels.media import Attachment, MediaKind, MediaStore, StoredAttachment, Transcriber, attachment_text
+from nanobot.channels.media import Attachment, MediaStore, StoredAttachment, Transcriber, attachment_text
 from nanobot.channels.status import ChannelStatus
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, least_trusted
+from nanobot.utils import codec
 from nanobot.utils.aio import finish
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Inbox:
 
     async def _complete(self, message: InboundMessage) -> None:
         """Add each attachment to the message, saving the message after each one."""
-        attachments = [Attachment(**{**one, "kind": MediaKind(one["kind"])}) for one in message.attachments]
+        attachments = [codec.adapter(Attachment).validate_python(one) for one in message.attachments]
         for stored in await asyncio.gather(*map(self._fetch, attachments)):
             try:
                 text = await attachment_text(stored, self.transcribe)

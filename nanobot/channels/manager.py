@@ -247,7 +247,9 @@ class ChannelManager:
                 await asyncio.sleep(self._first_wait_s)
                 continue
             except Exception as error:  # a channel may raise anything
-                may_have_arrived = isinstance(error, TimeoutError) or getattr(error, "may_have_arrived", False)
+                may_have_arrived = isinstance(error, TimeoutError) or (
+                    isinstance(error, SendError) and error.may_have_arrived
+                )
                 if isinstance(error, NotConnectedError) and not may_have_arrived:
                     await asyncio.sleep(self._first_wait_s)  # the supervisor notices soon
                     continue

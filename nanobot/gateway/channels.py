@@ -123,11 +123,12 @@ class GatewayChannels:
             channel = await create_channel(name, self.config, self.runtime.bus)
             self._attach(channel, AccessPolicy.of(name, self.config.channels.own_section(name)))
         except Exception as error:  # a plugin's `attach` may raise anything
-            ours, cause = isinstance(error, NanobotError) and str(error), error.__cause__
-            self.broken[name] = str(error) if ours else describe_error(error)
-            # the author of a plugin needs the traceback; an error of ours says it in a line
-            is_plugins = cause is not None and not isinstance(cause, NanobotError | ImportError | SystemExit)
-            log.error("%s: %s", name, self.broken[name], exc_info=not ours or is_plugins)  # noqa: TRY400 as above
+            self.broken[name] = describe_error(error)
+            # an error of ours says it in a line; the author of a plugin that raised something needs the traceback
+            cause = error.__cause__
+            is_of_plugin = cause is not None and not isinstance(cause, NanobotError | ImportError | SystemExit)
+            has_traceback = is_of_plugin or not isinstance(error, NanobotError)
+            log.error("%s: %s", name, self.broken[name], exc_info=has_traceback)  # noqa: TRY400 as above
             return False
         self.renew_retries()
         await self.manager.change(name, channel)

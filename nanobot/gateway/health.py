@@ -103,7 +103,7 @@ class HealthReporter:
             },
             "deadLetters": self.dead_letters.count,
             "runningTurns": len(status.running),
-            "plugins": [redact_named(trouble) for trouble in runtime.loop.commands.problems()],
+            "plugins": [redact_named(problem) for problem in runtime.loop.commands.problems()],
             "modelError": redact_named(status.model_error or ""),
             "loopLagS": round(max(self._delays, default=0.0), 4),
             "diskFreeBytes": free,

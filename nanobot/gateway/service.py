@@ -32,6 +32,8 @@ from nanobot.gateway.channels import (
 )
 from nanobot.gateway.control.server import ControlServer
 from nanobot.gateway.health import HealthReporter
+from nanobot.gateway.heartbeat import heartbeat_task
+from nanobot.gateway.jobs import jobs_task
 from nanobot.gateway.live_config import POLL_S, LiveConfig
 from nanobot.gateway.process import (
     ExitReason,
@@ -41,7 +43,6 @@ from nanobot.gateway.process import (
     single_instance,
     tell_service_manager,
 )
-from nanobot.gateway.scheduled import heartbeat_task, jobs_task
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
 from nanobot.net.http import is_loopback

@@ -137,15 +137,15 @@ class FileReadWatcher:
 
     def __init__(
         self,
-        of: Callable[[Path], Provenance | None],
+        provenance_of: Callable[[Path], Provenance | None],
         mark: Callable[[Path, Provenance], None],
         command: str,
         workspace: Path,
         files: Iterable[str],
         trees: Iterable[str],
     ) -> None:
-        """`of` and `mark` are those of the ProvenanceStore. `files`, and all in `trees`, may hold untrusted content."""
-        self._of, self._mark = of, mark
+        """`mark` lowers the trust in a file. `files`, and all in `trees`, may hold untrusted content."""
+        self._provenance_of, self._mark = provenance_of, mark
         self._command = command
         self._workspace = workspace
         self._files, self._trees = [*files], [*trees]
@@ -166,7 +166,7 @@ class FileReadWatcher:
             read = {*self._files, *(name for tree in self._trees for name in islice(_files_in(tree), _MAX_FILES))}
         elif 0 < len(printed) < _SHOWN_WHOLE and names_its_sources(self._command):
             read = {name for name in read if os.path.basename(name) in printed}  # noqa: PTH119 of many
-        marks = [self._of(Path(name)) for name in read]
+        marks = [self._provenance_of(Path(name)) for name in read]
         if any(name.lower().endswith(DOCUMENTS) for name in read) or _READERS.search(self._command):
             marks.append(Provenance.PERSON)
         if "git" in self._command:
@@ -187,7 +187,7 @@ class FileReadWatcher:
         }
         if not moved:
             return
-        marks = {name: mark for name in moved.values() if (mark := self._of(Path(name))) is not None}
+        marks = {name: mark for name in moved.values() if (mark := self._provenance_of(Path(name))) is not None}
         for name, mark in marks.items():
             if _OBJECTS in name and not os.path.exists(name):  # noqa: PTH110 git has packed its copy of the file
                 self._mark(Path(name.partition(_OBJECTS)[0] + _OBJECTS, "pack"), mark)
@@ -201,7 +201,7 @@ class FileReadWatcher:
     def _follow_into_git(self, read: Iterable[str]) -> None:
         """Mark git's copies of such files, which are named by their content: a later `git show` reads them."""
         for name, ids in [*self._blobs.items(), *_blobs_of(read).items()]:
-            mark = self._of(Path(name))
+            mark = self._provenance_of(Path(name))
             parents = Path(name).parents
             objects = next((parent / ".git" / "objects" for parent in parents if (parent / ".git").is_dir()), None)
             if objects is None or mark is None:

@@ -353,8 +353,9 @@ class SessionManager:
                 log.warning("%s", session.notices[-1])
                 stored, rows, skipped = open_session(path)
         except FileNotFoundError:
-            session.stored = StoredFile(path)
-            session.load([], 0)
+            with session.lock:
+                session.stored = StoredFile(path)
+                session.load([], 0)
             return
         except OSError as error:
             raise storage_error(f"{path} cannot be read", error) from error

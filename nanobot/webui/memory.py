@@ -22,7 +22,7 @@ class MemoryView(WebView):
     def __init__(self, services: WebServices) -> None:
         super().__init__(services)
         self._store = self.runtime.context.memory
-        self._editor = MemoryEditor(self._store, self.runtime.clock, who="page")
+        self._editor = MemoryEditor(self._store, who="page")
 
     @route("GET", "/api/memory")
     def show(self) -> Any:

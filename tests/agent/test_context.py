@@ -12,7 +12,7 @@ from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.scope import Scope
 from nanobot.messages.types import ChatMessage
 from nanobot.security.files.paths import PathPolicy
-from nanobot.utils.clock import FrozenClock, SystemClock
+from nanobot.utils.clock import FrozenClock
 from nanobot.utils.installation import templates_dir
 
 CONTEXT = """\
@@ -195,7 +195,7 @@ def test_what_was_forgotten_comes_back_neither_by_the_notes_of_the_day_nor_by_wh
     builder.memory.write_long_term("- Likes green tea\n- Has a cat\n")
     builder.memory.append_today("- Bought a scratching post\n- Said again that green tea is what Ann likes")
     earlier = "Done: the invoice.\nAnn likes her green tea strong.\nNext: the cat."
-    editor = MemoryEditor(builder.memory, SystemClock())
+    editor = MemoryEditor(builder.memory)
     before = builder.build_system_prompt(earlier)
 
     editor.forget("Likes green tea")

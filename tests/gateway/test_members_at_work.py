@@ -63,7 +63,7 @@ async def test_the_log_names_a_job_that_ran_and_has_one_warning_for_one_that_fai
 async def test_job_runs_on_time_though_its_report_waits_for_a_chat_that_is_offline(
     running: OpenGateway, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("nanobot.gateway.scheduled.DELIVERY_S", 0.1)
+    monkeypatch.setattr("nanobot.gateway.jobs.DELIVERY_S", 0.1)
     websocket = {"enabled": True, "port": free_port(), "clients": {"anna": {"token": "a" * 32}}, "allowFrom": ["anna"]}
     async with running("one", "two", channels={"websocket": websocket}) as here:
         job = await added(here, "make tea", deliver=True, channel="websocket", to="anna")
@@ -75,7 +75,7 @@ async def test_job_runs_on_time_though_its_report_waits_for_a_chat_that_is_offli
 
 
 async def test_a_scheduler_that_ticks_no_more_is_started_again(running: OpenGateway, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("nanobot.gateway.scheduled._STALE_S", 0.05)
+    monkeypatch.setattr("nanobot.gateway.jobs._STALE_S", 0.05)
     monkeypatch.setattr(CronService, "tick_age_s", 99.0)
     async with running() as here:
         jobs = here.gateway.supervisor.tasks["jobs"]

@@ -30,7 +30,6 @@ from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, 
 from nanobot.agent.memory.save_memory import fact_importance
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError
-from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line, count_noun, format_when, json_objects
 
 if TYPE_CHECKING:
@@ -129,10 +128,10 @@ class FactMatch:
 class MemoryEditor:
     """Edits the memory of one scope on behalf of a person, `who`."""
 
-    def __init__(self, memory: MemoryStore, clock: Clock, who: str = "terminal") -> None:
+    def __init__(self, memory: MemoryStore, who: str = "terminal") -> None:
         self._memory = memory
         self.revisions = memory.revisions
-        self.clock = clock
+        self.clock = memory.clock
         self.who = who
 
     def facts(self, *, archived: bool = False) -> list[FactDetails]:
@@ -430,7 +429,7 @@ async def answer_command(name: str, call: CommandCall, memory: MemoryStore, drea
     who = call.message.sender_id or "terminal"
     if name == "dream":
         return (await dreams.run_now(call.scope, who))[1]
-    editor = MemoryEditor(memory, memory.clock, who)
+    editor = MemoryEditor(memory, who)
     try:
         if name == "memory":
             return await asyncio.to_thread(_answer_memory, editor, word.lower(), rest.strip(), call)

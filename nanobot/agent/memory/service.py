@@ -193,7 +193,7 @@ class MemoryService:
 
         failures = self.consolidation.failure_count(session_key)
         failed = f"; consolidation failed {count_noun(failures, 'time')} in a row" if failures else ""
-        lines = [f"Long-term memory: {MemoryEditor(self._memory_of(scope), self.clock).state()}{failed}"]
+        lines = [f"Long-term memory: {MemoryEditor(self._memory_of(scope)).state()}{failed}"]
         return [*lines, dream] if (dream := self.dreams.state(scope)) else lines
 
     async def clear(self, call: CommandCall) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:
@@ -202,7 +202,7 @@ class MemoryService:
 
         key = call.session.key
         self.consolidation.forget(key)
-        editor = MemoryEditor(self._memory_of(call.scope), self.clock, call.message.sender_id or "terminal")
+        editor = MemoryEditor(self._memory_of(call.scope), call.message.sender_id or "terminal")
         await self.dreams.clear(call.scope)
         waiting = await self.consolidation.forget_archived(key)
         cleared = await asyncio.to_thread(editor.clear)

@@ -153,10 +153,10 @@ class Backends:
             bot.register_message_tool()
             async with AsyncExitStack() as stack:
                 if self.is_chat:
-                    from nanobot.gateway.scheduled import jobs_of_the_terminal  # imports the cron scheduler
+                    from nanobot.gateway.jobs import terminal_jobs  # imports the cron scheduler
 
                     stack.callback(_print_pending_reminders, runtime)
-                    await stack.enter_async_context(jobs_of_the_terminal(runtime))
+                    await stack.enter_async_context(terminal_jobs(runtime))
                 yield bot, bot.session_of(self.session, continue_latest=self.continue_latest)
             if running := runtime.background.list_running():
                 names = " and ".join(running)

@@ -100,15 +100,14 @@ def _open_editor(chat: str | None) -> tuple[MemoryStore, MemoryEditor]:
     """The memory selected on the command line, and its editor, which shows times in the user's zone."""
     setup = read_setup(secrets=False)
     defaults = setup.config.agents.defaults
-    clock = SystemClock(find_zone(defaults.timezone))
     store = MemoryStore(
         setup.workspace,
-        clock=clock,
+        clock=SystemClock(find_zone(defaults.timezone)),
         scope=Scope(chat or ""),
         budget_bytes=defaults.memory_budget_bytes,
         database=setup.paths.database,
     )
-    return store, MemoryEditor(store, clock)
+    return store, MemoryEditor(store)
 
 
 NumberArgument = Annotated[

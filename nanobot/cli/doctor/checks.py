@@ -40,8 +40,9 @@ class Finding:
     fix: Fix | None = None
 
 
-note, warning, error = (partial(Finding, severity) for severity in Severity)
-"""Make a finding: `warning(text, advice, fix)`."""
+note = partial(Finding, Severity.NOTE)
+warning = partial(Finding, Severity.WARNING)
+error = partial(Finding, Severity.ERROR)
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,8 @@ class FileLocation:
         with suppress(FileNotFoundError):
             self._stat()
             if not os.access(name, os.W_OK, dir_fd=folder):
-                is_disk = sys.platform != "win32" and bool(os.statvfs(self.real).f_flag & os.ST_RDONLY)
-                code = errno.EROFS if is_disk else errno.EACCES
+                is_read_only_disk = sys.platform != "win32" and bool(os.statvfs(self.real).f_flag & os.ST_RDONLY)
+                code = errno.EROFS if is_read_only_disk else errno.EACCES
                 raise OSError(code, os.strerror(code), str(self.real))
 
     def replace(self, data: bytes, new_mode: int) -> WrittenFile:
