@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from nanobot.bus.events import Address, InboundMessage, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy, Allowed, PairingOffered, decide
-from nanobot.channels.cursors import load_state, save_state
+from nanobot.channels.cursors import StateFile, load_state
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.inbox import Inbox, until_saved
 from nanobot.channels.incoming import Incoming
@@ -33,7 +33,6 @@ from nanobot.channels.webhooks import Webhooks
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.pairing.store import PairedUsers
 from nanobot.security.secrets import redact_known
-from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.qr_code import qr_code
 
@@ -149,12 +148,14 @@ class BaseChannel(ABC):
         self.refusal: asyncio.Future[ChannelSetupError] | None = None
         """Ends a connection once it is set. The supervisor makes one for each."""
         self._services: ChannelServices | None = None
-        self._saving = asyncio.Lock()
+        self.state_file = StateFile(None)
+        """The channel's own state; set by `attach`."""
 
     def attach(self, services: ChannelServices) -> None:
         """Set the dependencies. Called before `start`."""
         self._services = services
         self.status = ChannelStatus(services.clock)
+        self.state_file = StateFile(self.state_path)
         self.inbox = Inbox(
             self.name,
             self.bus,
@@ -181,11 +182,6 @@ class BaseChannel(ABC):
     async def load_state(self, new: S) -> S:
         saved = await asyncio.to_thread(load_state, self.state_path, lambda: new)
         return saved if saved.bot == new.bot else new
-
-    async def save_state(self, state: object) -> None:
-        """Save it now. Never raises: what is stale costs another request, not a message."""
-        async with self._saving:  # the newer one last
-            await finish(save_state(self.state_path, state))
 
     @abstractmethod
     async def start(self) -> None:

@@ -28,6 +28,8 @@ MAX_AGE = timedelta(days=7)
 """Older messages are not fetched."""
 SAVE_S = 5.0
 """Shortest time between two saves, except for urgent changes."""
+_RETRY_S = 0.1
+"""Pause after the disk refused a save."""
 _AT_ONCE = 4
 """Chats whose missed messages are fetched concurrently."""
 
@@ -72,49 +74,55 @@ def load_state(path: Path | None, new: Callable[[], T]) -> T:
         return state
 
 
-async def save_state(path: Path | None, state: object) -> None:
-    """Save it now; nothing without a path."""
-    if path is not None:
-        await asyncio.to_thread(_write, path, _dump(state))
+class StateFile:
+    """A dataclass or model as a JSON file. Without a path nothing is saved."""
 
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._saving = asyncio.Lock()
+        self._saved = ""
+        self._is_failing = False
+        self.urgent = asyncio.Event()
+        """Set to have `keep_saved` save at once."""
 
-@asynccontextmanager
-async def keep_saved(path: Path | None, state: object, urgent: asyncio.Event | None = None) -> AsyncIterator[None]:
-    """Save it when it has changed: every `SAVE_S`, when `urgent` is set, and when the block ends.
+    async def save(self, state: object) -> bool:
+        """Save it now, the newest last. Return whether it is on disk; it never raises."""
+        async with self._saving:
+            text = strict_json(codec.adapter(type(state)).dump_python(state, by_alias=True))
+            if self._path is None or text == self._saved:
+                return True
+            try:
+                await finish(asyncio.to_thread(_write, self._path, text))
+            except OSError as error:
+                if not self._is_failing:
+                    log.warning("%s cannot be written (%s)", self._path, error)
+                self._is_failing = True
+                return False
+            self._saved, self._is_failing = text, False
+            return True
 
-    Without a path nothing is saved.
-    """
-    if path is None:
-        yield
-        return
-    saving = asyncio.create_task(_save_changes(path, state, urgent or asyncio.Event()), name=f"{path.stem} state")
-    try:
-        yield
-    finally:
-        saving.cancel()
-        await finish(asyncio.wait([saving]))
-        await finish(save_state(path, state))
+    @asynccontextmanager
+    async def keep_saved(self, state: object) -> AsyncIterator[None]:
+        """Save it when it has changed: every `SAVE_S`, when it is `urgent`, and when the block ends."""
+        saving = asyncio.create_task(self._save_changes(state), name=f"save {self._path}")
+        try:
+            yield
+        finally:
+            saving.cancel()
+            await finish(asyncio.wait([saving]))
+            await finish(self.save(state))
 
-
-async def _save_changes(path: Path, state: object, urgent: asyncio.Event) -> None:
-    saved = ""
-    while True:
-        urgent.clear()
-        if (text := _dump(state)) != saved:
-            saved = text  # what cannot be written is tried again after the next change
-            await finish(asyncio.to_thread(_write, path, text))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SAVE_S):
-                await urgent.wait()
-
-
-def _dump(state: object) -> str:
-    return strict_json(codec.adapter(type(state)).dump_python(state, by_alias=True))
+    async def _save_changes(self, state: object) -> None:
+        while True:
+            self.urgent.clear()
+            if not await self.save(state):
+                await asyncio.sleep(_RETRY_S)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_S):
+                    await self.urgent.wait()
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        make_private_folder(path.parent)
-        write_atomic(path, text)
-    except OSError as error:
-        log.warning("%s cannot be written (%s)", path, error)
+    make_private_folder(path.parent)
+    write_atomic(path, text)

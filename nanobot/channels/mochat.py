@@ -138,7 +138,7 @@ class MochatChannel(ChatChannel):
                 self._state = await asyncio.to_thread(load_state, self.state_path, MochatState)
             if self._state.since is None:
                 self._state.since = self.services.clock.now() - _LOOK_BACK
-                await self.save_state(self._state)
+                await self.state_file.save(self._state)
             await self._refresh()
             self.mark_up()
             self._news.clear()
@@ -300,7 +300,7 @@ class MochatChannel(ChatChannel):
             cursor = given  # it may go back: the journal drops what comes twice
         if cursor != self._state.cursors.get(chat):
             self._state.cursors[chat] = cursor
-            await self.save_state(self._state)
+            await self.state_file.save(self._state)
 
     async def _follow_panel(self, panel: str) -> None:
         """Read a panel until cancelled. Messages that do not mention the bot are held until the panel is silent: a
@@ -370,7 +370,7 @@ class MochatChannel(ChatChannel):
         held.clear()
         if last.sent_at is not None:
             self._state.read[last.chat_id] = max(last.sent_at, self._state.read.get(last.chat_id, last.sent_at))
-            await self.save_state(self._state)
+            await self.state_file.save(self._state)
 
     async def _pause_after(self, error: Exception, chat: str) -> None:
         log.debug("mochat: reading %s failed: %s", chat, error)

@@ -32,7 +32,6 @@ from starlette.applications import Starlette
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import keep_saved
 from nanobot.channels.errors import ChannelSetupError, ErrorCodes, SendError, UndeliverableError, require_settings
 from nanobot.channels.incoming import Incoming, Payload, quoted_lines
 from nanobot.channels.media import Attachment, MediaError, MediaKind
@@ -286,7 +285,7 @@ class TeamsChannel(ChatChannel):
                     del conversations[chat_id]
             self._checker = TokenChecker(settings.openid_url, bot, api, self.services.clock)
             try:
-                async with keep_saved(self.state_path, self._state), self._serve():
+                async with self.state_file.keep_saved(self._state), self._serve():
                     self.mark_up()
                     while True:
                         await asyncio.sleep(self.login_s)

@@ -171,9 +171,10 @@ class QQChannel(ChatChannel):
             await self._api.token()
             if self._state.bot != (bot := self.config.app_id.strip()):
                 self._state = await self.load_state(QQState(bot))
-            while True:
-                await self._serve()
-                await asyncio.sleep(_RECONNECT_S)
+            async with self.state_file.keep_saved(self._state):
+                while True:
+                    await self._serve()
+                    await asyncio.sleep(_RECONNECT_S)
 
     async def check_login(self) -> str:
         async with self._api:
@@ -247,7 +248,7 @@ class QQChannel(ChatChannel):
                 await self.bus.publish_outbound(note)
         if isinstance(number, int):
             self._state.last_event = number
-        await self.save_state(self._state)
+        self.state_file.urgent.set()
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         url = attachment.source  # QQ may leave out its scheme
@@ -347,7 +348,7 @@ class QQChannel(ChatChannel):
             if answered:
                 number = state.windows[answered].used = state.windows[answered].used + 1
             put_bounded(state.replies, nonce, (answered, number))
-            await self.save_state(state)
+            await self.state_file.save(state)
         return {"msg_id": answered, "msg_seq": state.replies[nonce][1]} if answered else {}
 
     async def _call(self, to: Address, what: str, body: Mapping[str, Any]) -> Payload:

@@ -35,7 +35,7 @@ from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import AskPerson, LoginStep, ShowStep, SignedIn
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import keep_saved, load_state
+from nanobot.channels.cursors import load_state
 from nanobot.channels.errors import (
     ChannelSetupError,
     ErrorCodes,
@@ -287,8 +287,6 @@ class WeixinChannel(ChatChannel):
         self._state = WeixinState()
         self._renewed = asyncio.Event()
         """Set for a moment when somebody has written."""
-        self._arrived = asyncio.Event()
-        """Set when messages have arrived, to save their tokens."""
         self._held: dict[str, str] = {}
         """People with messages that wait for them to write, and the token that did not suffice."""
         self._tickets: dict[str, tuple[str, float]] = {}
@@ -300,7 +298,7 @@ class WeixinChannel(ChatChannel):
 
     async def start(self) -> None:
         await self._log_in()
-        async with self._api, keep_saved(self.state_path, self._state, self._arrived):
+        async with self._api, self.state_file.keep_saved(self._state):
             await self._announce()
             self.mark_up()
             while True:
@@ -353,7 +351,7 @@ class WeixinChannel(ChatChannel):
             await self._process(message)
         self._state.cursor = answer.text("get_updates_buf") or self._state.cursor
         if messages:
-            self._arrived.set()
+            self.state_file.urgent.set()
         else:
             await asyncio.sleep(_IDLE_S)  # in case WeChat does not wait
         if wait_ms := answer.number("longpolling_timeout_ms"):

@@ -1,6 +1,7 @@
 """What only QQ has: its gateway, replies that are counted, Markdown and links; and an SDK at the same fake."""
 
 import asyncio
+import json
 import logging
 from pathlib import Path
 
@@ -38,6 +39,22 @@ async def test_a_session_that_qq_has_forgotten_is_replaced(qq, tmp_path):
         await life.asked("after")
 
     assert len(qq.identified) == 2
+
+
+async def test_a_session_that_the_disk_refused_is_saved_soon_after(qq, tmp_path):
+    async with live(qq, tmp_path) as life:
+        await life.asked("before")
+        path = tmp_path / "qq.json"
+        first = json.loads(path.read_text())["session"]
+        path.unlink()
+        path.mkdir()  # cannot be replaced by a file
+        qq.end_session()
+        await qq.drop()
+        await eventually(lambda: len(qq.identified) == 2)
+        await asyncio.sleep(0.2)
+        path.rmdir()
+
+        await eventually(lambda: path.exists() and json.loads(path.read_text())["session"] != first, within_s=2)
 
 
 @pytest.mark.slow

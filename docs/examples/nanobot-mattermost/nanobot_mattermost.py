@@ -21,7 +21,7 @@ from websockets.exceptions import WebSocketException
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, keep_saved, load_state
+from nanobot.channels.cursors import MAX_AGE, load_state
 from nanobot.channels.errors import (
     ChannelSetupError,
     MissingSettingsError,
@@ -95,17 +95,15 @@ class MattermostChannel(ChatChannel):
 
     async def start(self) -> None:
         """Log in, catch up, and receive posts until the connection breaks."""
-        folder = self.services.state
-        path = folder / "mattermost.json" if folder is not None else None
         async with self._open() as client:
             self._client = client
             try:
                 self._me = await self._call("GET", "users/me")
                 if not self._state.since:
-                    self._state = await asyncio.to_thread(load_state, path, MattermostState)
+                    self._state = await asyncio.to_thread(load_state, self.state_path, MattermostState)
                 self._state.since = self._state.since or int(time.time() * 1000) - _FIRST_LOOK_BACK_MS
                 async with (
-                    keep_saved(path, self._state),
+                    self.state_file.keep_saved(self._state),
                     connect(
                         f"{self._url.replace('http', 'ws', 1)}/api/v4/websocket",
                         additional_headers={"Authorization": f"Bearer {self._token}"},

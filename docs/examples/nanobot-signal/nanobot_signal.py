@@ -20,7 +20,6 @@ from pydantic import Field
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import keep_saved
 from nanobot.channels.errors import (
     ChannelSetupError,
     MissingSettingsError,
@@ -114,7 +113,7 @@ class SignalChannel(ChatChannel):
     async def start(self) -> None:
         """Receive events until the connection breaks."""
         self._state = await self.load_state(SignalState(self._me))
-        async with self._open() as client, keep_saved(self.state_path, self._state):
+        async with self._open() as client, self.state_file.keep_saved(self._state):
             self._client = client
             try:
                 with as_send_errors("signal-cli"):

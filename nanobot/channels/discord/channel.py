@@ -25,7 +25,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels import rest
 from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved, load_state
+from nanobot.channels.cursors import MAX_AGE, CatchUp, load_state
 from nanobot.channels.discord.client import (
     Client,
     as_send_errors,
@@ -129,7 +129,6 @@ class DiscordChannel(ChatChannel):
         super().__init__(config, bus)
         self._current_client: Client | None = None
         self._history = DiscordHistory()
-        self._has_new_chat = asyncio.Event()
         self._work = asyncio.TaskGroup()
         self._knows_servers = asyncio.Event()
         self._catch_up = CatchUp(self.name)
@@ -142,7 +141,7 @@ class DiscordChannel(ChatChannel):
         self._history = await asyncio.to_thread(load_state, self.state_path, DiscordHistory)
         self._history.begin(self.services.clock.now())
         async with (
-            keep_saved(self.state_path, self._history, self._has_new_chat),
+            self.state_file.keep_saved(self._history),
             Client(self.config, guilds_s=self.guilds_s) as client,
         ):
             for handler in (
@@ -217,7 +216,7 @@ class DiscordChannel(ChatChannel):
         """Process a message. The first of a private chat may not be the first that was sent."""
         chat = message.channel.id
         if guild_id_of(message) is None and self._history.add_private(chat):
-            self._has_new_chat.set()
+            self.state_file.urgent.set()
             self._missed[chat] = message.channel
         self._start(self._process_chat, chat, message)
 

@@ -198,7 +198,7 @@ class EmailChannel(BaseChannel):
         state.record(
             MailRecord(mail.message_id, message.chat_id, message.thread_id, mail.subject, mail.ancestors, answered_at)
         )
-        await self.save_state(state)
+        await self.state_file.save(state)
         return (mail.message_id,)
 
     # -- mails in
@@ -210,7 +210,7 @@ class EmailChannel(BaseChannel):
             if mailbox.ask(self._process(mail)) and settings.config.mark_seen and not mail.is_seen:
                 mailbox.mark_seen(mail.uid)
         if self._state.checked_at != before:
-            mailbox.ask(self.save_state(self._state))
+            mailbox.ask(self.state_file.save(self._state))
 
     async def _process(self, fetched: FetchedMail) -> bool:
         """Process a mail. Return True if it was for us and may be flagged as seen."""
@@ -233,7 +233,7 @@ class EmailChannel(BaseChannel):
             state.record(
                 MailRecord(mail.message_id, mail.sender, thread_id, mail.subject, fit_references(mail.ancestors))
             )
-            await self.save_state(state)
+            await self.state_file.save(state)
         text, leaves_out = _text_for_model(mail, settings.config.max_body_chars, is_known_thread=previous is not None)
         if not fetched.is_whole:
             text = f"{text}\n\n[the mail is {human_size(fetched.size)}; only its head was read]"

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved
+from nanobot.channels.cursors import MAX_AGE, CatchUp
 from nanobot.channels.errors import RefusedError, SendError, UndeliverableError
 from nanobot.channels.feishu.api import CARD_REFUSED, GONE, FeishuApi
 from nanobot.channels.feishu.incoming import (
@@ -119,7 +119,7 @@ class FeishuChannel(ChatChannel):
         async with self._api:
             await self._api.log_in()
             self._state = await self.load_state(FeishuState(self._api.bot))
-            async with keep_saved(self.state_path, self._state):
+            async with self.state_file.keep_saved(self._state):
                 await self._serve()
 
     async def _serve(self) -> None:

@@ -35,7 +35,7 @@ from nio.crypto import ENCRYPTION_ENABLED, decrypt_attachment, encrypt_attachmen
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, keep_saved
+from nanobot.channels.cursors import MAX_AGE
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming, Payload, quoted_lines
 from nanobot.channels.matrix.client import (
@@ -120,10 +120,10 @@ class MatrixChannel(ChatChannel):
     async def start(self) -> None:
         self._state = await self.load_state(self._new_state())
         async with (
-            keep_saved(self.state_path, self._state),
+            self.state_file.keep_saved(self._state),
             open_client(self.config, self._state, self.services.state, self._password_token) as client,
         ):
-            await self.save_state(self._state)  # the device
+            await self.state_file.save(self._state)  # the device
             self._undecrypted, self._has_new_keys = {}, False
             client.add_to_device_callback(self._note_key, (RoomKeyEvent, ForwardedRoomKeyEvent))
             if self.config.e2ee_enabled and not ENCRYPTION_ENABLED:
@@ -132,7 +132,7 @@ class MatrixChannel(ChatChannel):
                 async with task_group() as self._work:
                     if not self._state.since:
                         await self._sync(client, 0.0)
-                        await self.save_state(self._state)
+                        await self.state_file.save(self._state)
                     await self._serve(client)
             finally:
                 self._current = None
@@ -140,7 +140,7 @@ class MatrixChannel(ChatChannel):
     async def check_login(self) -> str:
         state = await self.load_state(self._new_state())
         async with open_client(self.config, state, self.services.state, self._password_token) as client:
-            await self.save_state(state)
+            await self.state_file.save(state)
             return f"The login works. Your bot is {client.user_id}; invite it to a chat."
 
     def _new_state(self) -> MatrixState:

@@ -26,7 +26,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved
+from nanobot.channels.cursors import MAX_AGE, CatchUp
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming, Payload
 from nanobot.channels.media import Attachment
@@ -143,7 +143,7 @@ class SlackChannel(ChatChannel):
         async with self._api as api:
             me = await api.log_in()
             self._history = await self.load_state(SlackHistory(me.user))
-            async with keep_saved(self.state_path, self._history), task_group() as self._work:
+            async with self.state_file.keep_saved(self._history), task_group() as self._work:
                 await self._serve(api)
 
     async def _serve(self, api: SlackApi) -> None:

@@ -172,7 +172,7 @@ class TelegramChannel(ChatChannel):
             await self._journal(batch)
         if updates:
             self._state.offset, self._state.heard_at = updates[-1]["update_id"] + 1, time.time()
-            await self.save_state(self._state)
+            await self.state_file.save(self._state)
 
     async def _journal(self, batch: Sequence[Raw]) -> None:
         """Process an update, or an album, until it is journaled. If it cannot be read, its sender is told."""
@@ -229,7 +229,7 @@ class TelegramChannel(ChatChannel):
         if self._state.moved.get(old) != new:
             self._state.moved[old] = new
             log.info("telegram: the group %s is %s from now on", old, new)
-            await self.save_state(self._state)
+            await self.state_file.save(self._state)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         return download(self._bot, attachment.source, self.config.proxy)
