@@ -146,7 +146,7 @@ async def test_session_that_was_not_idle_for_so_long_is_left_as_it_is(
         names = {task.get_name() for task in asyncio.all_tasks()}
 
     assert "question 0" in str(bot.provider.requests)
-    assert any(name == "consolidation (idle)" for name in names) is (config is HOURLY)
+    assert any(name == "consolidation timer" for name in names) is (config is HOURLY)
 
 
 async def test_idle_session_is_compacted_before_its_next_prompt_and_a_command_does_not_wait_for_it(

@@ -12,7 +12,8 @@ from nanobot.errors import StorageError
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import PRIVATE_FILE, remove_stale_temps
+from nanobot.utils.files import PRIVATE_FILE, make_private_folder, remove_stale_temps
+from nanobot.utils.locks import ProcessLock
 from nanobot.utils.storage_error import storage_error
 
 SCHEMA = """
@@ -119,6 +120,16 @@ class MemoryFiles:
             newlines = len(tail) - len(tail.rstrip(b"\n"))
             gap = "\n" * max(0, 2 - newlines) if tail else ""
             place.append((gap + text).encode("utf-8", "replace"))
+
+
+def try_lock(path: Path, what: str) -> ProcessLock | None:
+    """Take the lock of a piece of work; None if another process or task has it. Raises StorageError with `what` is not
+    done.
+    """
+    lock = ProcessLock(path)
+    with storage_errors(what):
+        make_private_folder(path.parent)
+        return lock if lock.try_acquire() else None
 
 
 @contextmanager

@@ -3,26 +3,29 @@
 `DueTimes` are times with exponential backoff in the database, so that the next process goes on with them.
 
 A session is checked after each turn. It is due once enough messages are past its cursor, or when its window dropped
-turns; consolidation then waits for a short pause in the conversation. Where that is configured, it is also due once it
-was idle for some time; what was missed while nanobot was not running is done before its next prompt is built. Sessions
-archived by `/new` wait in a queue.
+turns; consolidation then waits for a short pause in the conversation. After it, the session rests for some time or some
+messages, which its metadata says. Where that is configured, it is also due once it was idle for some time; what was
+missed while nanobot was not running is done before its next prompt is built. Sessions archived by `/new` wait in a
+queue that one process at a time works on.
 """
 
 import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nanobot.agent.memory.files import SCHEMA
-from nanobot.errors import NanobotError, StorageError
+from nanobot.agent.memory.files import SCHEMA, try_lock
+from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_format import parse_time, stem_of
 from nanobot.session.manager import Session, SessionManager
+from nanobot.utils import codec
+from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import reading, writing
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_REST_KEY = "consolidation"
+"""Metadata of a session: when it is due again, and from how many messages on it is due in any case."""
 _MAX_FAILURES = 30
 _KEPT_TURNS = 6
 """Last turns of a session that are never moved."""
@@ -39,15 +44,12 @@ _IDLE_KEEP = 8
 _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
 _MAX_TRIES = 5
 """Failures after which an archived session is only mentioned in the log; its file stays in the archive."""
-_CLAIM_S = 300.0
-"""How long an archived session is left to the process that works on it; longer than a model call may take."""
+_OTHER_PROCESS_S = 300.0
+"""When to look again at a queue that another process works on."""
 _COMPACT_NOW_S = 100.0
 """Time limit of `/compact`, below that of a command."""
-_FULL, _IDLE, _ARCHIVE = "full", "idle", "archive"
-"""Kinds of jobs: a session with many messages, one that may be idle, one in the archive."""
-
-Job = tuple[str, str]
-"""Kind, and the key of a session or the file stem of an archived one."""
+_ARCHIVE = ""
+"""The name of the work on archived sessions; other work has the key of its session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +84,14 @@ class DueTimes:
             rows = db.execute(f"{query} ORDER BY key", (self._kind, key))
             return {key: Due(at, failures, json.loads(state)) for key, at, failures, state in rows}
 
-    def claim(self, key: str, now: float, seconds: float) -> Due | None:
-        """Return a due time, None if there is none. If it has come, other processes see it `seconds` later."""
-        due = self.all(key).get(key)
-        if due is None or due.at > now:
-            return due
+    def put(self, key: str, due: Due | None) -> None:
+        """Store a due time; None deletes it."""
         with writing(self._database, SCHEMA) as db:
-            values = (now + seconds, self._kind, key, due.at)
-            row = db.execute("UPDATE memory_due SET due_at = ? WHERE kind = ? AND key = ? AND due_at = ?", values)
-        return due if row.rowcount else replace(due, at=now + seconds)
-
-    def put(self, key: str, due: Due) -> None:
-        with writing(self._database, SCHEMA) as db:
-            row = (self._kind, key, due.at, due.failures, json.dumps(due.state))
-            db.execute("INSERT OR REPLACE INTO memory_due VALUES (?, ?, ?, ?, ?)", row)
-
-    def delete(self, key: str) -> None:
-        with writing(self._database, SCHEMA) as db:
-            db.execute("DELETE FROM memory_due WHERE kind = ? AND key = ?", (self._kind, key))
+            if due is None:
+                db.execute("DELETE FROM memory_due WHERE kind = ? AND key = ?", (self._kind, key))
+            else:
+                row = (self._kind, key, due.at, due.failures, json.dumps(due.state))
+                db.execute("INSERT OR REPLACE INTO memory_due VALUES (?, ?, ?, ?, ?)", row)
 
 
 @dataclass(eq=False)
@@ -119,33 +111,25 @@ class ConsolidationScheduler:
     """Time without a message after which all but the last messages of a session move; 0: never."""
     pause_s: float = 1.0
     """Time between a turn and a consolidation."""
-    _archive_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Archived sessions are consolidated one after another."""
-    _jobs: dict[Job, tuple[float, asyncio.Task[object]]] = field(default_factory=dict)
-    """When each job begins, 0 once it runs."""
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """Work that runs or is about to, by session key."""
+    _timers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """Work that begins later."""
     _is_resumed: bool = False
     _is_closed: bool = False
 
     def __post_init__(self) -> None:
         self._few_messages = max(10, self.memory_window // 10)
-        self._stored_backoffs = DueTimes(self.database, "session")
         self._archived = DueTimes(self.database, "archive")
         """Archived sessions by file stem; the state has how many messages are done."""
 
-    @cached_property
-    def _backoffs(self) -> dict[str, Due]:
-        """When each session is due again; the state has from how many messages on it is due in any case."""
-        with suppress(StorageError):
-            return self._stored_backoffs.all()
-        return {}
-
     def on_session_saved(self, session: Session) -> None:
         """Check a session after a turn. Neither blocks nor raises."""
-        key, count, now = session.key, session.message_count, self._now()
-        if (_FULL, key) not in self._jobs and self._is_due(session):
-            self._schedule((_FULL, key), now + self.pause_s, partial(self._run, key, count, self._rows_to_keep))
+        key, run = session.key, partial(self._run, session.key, session.message_count)
+        if key not in self._tasks and self._is_due(session):
+            self._start(key, partial(run, self._rows_to_keep), self.pause_s)
         if self.idle_s:
-            self._schedule((_IDLE, key), now + self.idle_s, partial(self._run, key, count, self._rows_to_keep_idle))
+            self._start_later(key, partial(run, self._rows_to_keep_idle), self.idle_s)
         if not self._is_resumed:
             self.resume_archived()
 
@@ -154,29 +138,29 @@ class ConsolidationScheduler:
         self.forget(session_key)
         try:
             await asyncio.to_thread(self._archived.put, file.stem, Due(self._now()))
-        except NanobotError as error:
+        except StorageError as error:
             log.warning("%s could not be queued for consolidation: %s", file, error)
         self.resume_archived()
 
     def forget(self, session_key: str) -> None:
-        """Cancel the consolidation of this session, and clear its backoff."""
-        for job in ((_FULL, session_key), (_IDLE, session_key)):
-            if job in self._jobs:
-                self._jobs[job][1].cancel()
-        self._backoffs.pop(session_key, None)
+        """Cancel the consolidation of this session."""
+        for tasks in (self._tasks, self._timers):
+            if session_key in tasks:
+                tasks[session_key].cancel()
 
     async def forget_archived(self, session_key: str) -> int:
-        """Drop this session's archived conversations from the queue, and cancel the one in progress. Return how many.
+        """Drop this session's archived conversations from the queue, also the one in progress. Return how many.
         Raises StorageError.
         """
-        own = [
-            stem for stem in await asyncio.to_thread(self._archived.all) if stem.startswith(f"{stem_of(session_key)}-")
-        ]
+        if (task := self._tasks.get(_ARCHIVE)) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        stems = await asyncio.to_thread(self._archived.all)
+        own = [stem for stem in stems if stem.startswith(f"{stem_of(session_key)}-")]
         for stem in own:
-            if (job := (_ARCHIVE, stem)) in self._jobs:
-                self._jobs[job][1].cancel()
-                await asyncio.wait([self._jobs[job][1]])
-            await asyncio.to_thread(self._archived.delete, stem)
+            await asyncio.to_thread(self._archived.put, stem, None)
+        if stems:
+            self.resume_archived()
         return len(own)
 
     def pending_archived(self) -> Collection[str]:
@@ -188,31 +172,25 @@ class ConsolidationScheduler:
         raises.
         """
         self._is_resumed = True
-        self._schedule((_ARCHIVE, ""), self._now(), self._schedule_archived)
+        self._start(_ARCHIVE, partial(self._consolidate_archived, self.pause_s))
 
     def failure_count(self, session_key: str) -> int:
-        if "_backoffs" not in vars(self):  # not worth a look into the database in each turn
-            return 0
-        return self._backoffs.get(session_key, Due()).failures
+        return _rest_of(self.sessions.get_or_create(session_key)).failures
 
     @property
     def is_busy(self) -> bool:
         """Whether a live session is being consolidated, or will be after a pause."""
-        return bool(self._begun())
+        return bool(self._tasks.keys() - {_ARCHIVE})
 
     async def wait_done(self, *, archived: bool = False) -> None:
         """Wait until no live session is being consolidated; with `archived`, no archived one either."""
-        while tasks := self._begun(archived=archived):
+        while tasks := [task for key, task in self._tasks.items() if archived or key != _ARCHIVE]:
             await asyncio.wait(tasks)
-
-    def _begun(self, *, archived: bool = False) -> list[asyncio.Task[object]]:
-        soon = self._now() + self.pause_s
-        return [task for (kind, _), (at, task) in self._jobs.items() if at <= soon and (archived or kind != _ARCHIVE)]
 
     async def close(self) -> None:
         """Cancel pending model calls, finish writes, and start no more."""
         self._is_closed = True
-        if tasks := [task for _, task in self._jobs.values()]:
+        if tasks := [*self._tasks.values(), *self._timers.values()]:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -221,9 +199,7 @@ class ConsolidationScheduler:
         """Compact a held session that was idle before its next prompt is built, by one call. Cancelling is safe; never
         raises for a model or the disk.
         """
-        if not self._is_idle(session):
-            return
-        if not self._backoffs.get(session.key, Due()).failures or self._is_backoff_over(session):
+        if self._is_idle(session) and (not _rest_of(session).failures or self._is_rested(session)):
             await self._run(session.key, session.message_count, self._rows_to_keep_idle, held=session, max_calls=1)
 
     async def compact_now(self, session: Session) -> str:
@@ -235,50 +211,50 @@ class ConsolidationScheduler:
             return f"It took more than {_COMPACT_NOW_S:g} s and was stopped; /compact goes on."
         return result.reason
 
-    def _schedule(self, job: Job, at: float, work: Callable[[], Awaitable[object]]) -> None:
-        """Do this job at a time by the clock, and again when `work` returns another one, a float. If it waits already,
-        only the new time counts; if it runs, it is done once more after that.
-        """
+    def _start(self, key: str, work: Callable[[], Awaitable[object]], pause_s: float = 0) -> None:
+        """Do this work after a pause, and after other work with this key."""
         if self._is_closed:
             return
-        if job in self._jobs:
-            known_at, known = self._jobs[job]
-            if not known_at:
-                known.add_done_callback(lambda task: self._schedule(job, at, work))
-                return
-            known.cancel()
+        if key in self._tasks:
+            self._tasks[key].add_done_callback(lambda task: self._start(key, work, pause_s))
+            return
 
-        async def run() -> object:
+        async def run() -> None:
             try:
-                while (left := at - self._now()) > 0:
-                    await self.sleep(left)
-                    if left <= self.pause_s:  # no need to look at the clock again
-                        break
-                self._jobs[job] = (0.0, task)
-                return await work()
+                if pause_s:
+                    await self.sleep(pause_s)
+                await work()
             except Exception:  # must not keep other sessions from being consolidated
                 log.exception("Old messages could not be moved into memory")
-                return None
 
-        def end(task: asyncio.Task[object]) -> None:
-            if self._jobs.get(job, (0.0, None))[1] is task:
-                del self._jobs[job]
-                if not task.cancelled() and isinstance(next_at := task.result(), float):
-                    self._schedule(job, next_at, work)
+        self._tasks[key] = task = asyncio.create_task(run(), name="consolidation")
+        task.add_done_callback(lambda task: self._tasks.pop(key))
 
-        task = asyncio.create_task(run(), name=f"consolidation ({job[0]})")
-        self._jobs[job] = (at, task)
-        task.add_done_callback(end)
+    def _start_later(self, key: str, work: Callable[[], Awaitable[object]], seconds: float) -> None:
+        """Start this work after some time by the clock, instead of other work with this key that waits."""
+        at = self._now() + seconds
+
+        async def wait() -> None:
+            while (left := at - self._now()) > 0:
+                await self.sleep(left)
+            del self._timers[key]
+            self._start(key, work)
+
+        if key in self._timers:
+            self._timers[key].cancel()
+        self._timers[key] = asyncio.create_task(wait(), name="consolidation timer")
 
     def _is_due(self, session: Session) -> bool:
         unconsolidated = session.message_count - session.last_consolidated
         if unconsolidated < self.memory_window and _window_start(session) <= session.last_consolidated:
             return False
-        return self._is_backoff_over(session)
+        return self._is_rested(session)
 
-    def _is_backoff_over(self, session: Session) -> bool:
-        due = self._backoffs.get(session.key, Due())
-        return self._now() >= due.at or session.message_count >= due.state.get("messages", 0)
+    def _is_rested(self, session: Session) -> bool:
+        """Whether enough time or enough messages passed since the last consolidation."""
+        rest = _rest_of(session)
+        messages = rest.state.get("messages")
+        return self._now() >= rest.at or not isinstance(messages, int) or session.message_count >= messages
 
     def _is_idle(self, session: Session) -> bool:
         """Whether the session's last message is older than the configured idle time."""
@@ -293,17 +269,19 @@ class ConsolidationScheduler:
         """Consolidate a session with `count` messages. It is due again after a few more, or after some time."""
         consolidator = await self.open_consolidator()
         result = await consolidator.consolidate(key, keep, held=held, max_calls=max_calls)
-        before = self._backoffs.get(key, Due())
-        if result.failed:
-            wait = self._few_messages * 2 ** min(before.failures, 8)
-            due = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
-        elif result.moved or not before.failures:
-            due, wait = Due(self._now() + _MAX_BACKOFF_S), self._few_messages
-        else:
-            return result
-        self._backoffs[key] = due = replace(due, state={"messages": count + wait})
         try:
-            await asyncio.to_thread(self._stored_backoffs.put, key, due)
+            async with self.sessions.hold(key) if held is None else nullcontext(held) as session:
+                before = _rest_of(session)
+                if result.failed:
+                    wait = self._few_messages * 2 ** min(before.failures, 8)
+                    rest = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
+                elif result.moved or not before.failures:
+                    rest, wait = Due(self._now() + _MAX_BACKOFF_S), self._few_messages
+                else:
+                    return result
+                if session.message_count >= count:  # else it was reset
+                    session.metadata[_REST_KEY] = asdict(replace(rest, state={"messages": count + wait}))
+                    await self.sessions.append(session)
         except StorageError as error:
             log.warning("%s", error)
         return result
@@ -321,31 +299,29 @@ class ConsolidationScheduler:
     def _now(self) -> float:
         return self.clock.now().timestamp()
 
-    async def _schedule_archived(self) -> None:
-        for stem, due in (await asyncio.to_thread(self._archived.all)).items():
-            at = max(due.at, self._now() + self.pause_s)
-            self._schedule((_ARCHIVE, stem), at, partial(self._consolidate_archived, stem))
-
-    async def _consolidate_archived(self, stem: str) -> float | None:
-        """Consolidate an archived session, unless another process does. Return when to try again, if necessary."""
-        async with self._archive_lock:
-            due = await asyncio.to_thread(self._archived.claim, stem, self._now(), _CLAIM_S)
-            if due is None or due.at > self._now():
-                return None if due is None else due.at
-            after: Due | None
-            try:
-                after = await self._consolidate_stem(stem, due)
-            except asyncio.CancelledError:  # for the next process; parts of it may be done
-                self._archived.put(stem, replace(self._archived.get(stem), at=due.at))
-                raise
-            except Exception:  # its file cannot be read, perhaps
-                log.exception("%s could not be moved into memory", stem)
-                after = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
-            if after is None:
-                await asyncio.to_thread(self._archived.delete, stem)
-                return None
-            await asyncio.to_thread(self._archived.put, stem, after)
-            return after.at
+    async def _consolidate_archived(self, pause_s: float = 0) -> None:
+        """Consolidate the archived sessions in the queue after a pause, unless another process does."""
+        lock = try_lock(self.database.parent / "memory" / "archive.lock", "The queue of archived sessions is not read")
+        if lock is None:
+            self._start_later(_ARCHIVE, self._consolidate_archived, _OTHER_PROCESS_S)
+            return
+        try:
+            while queue := await asyncio.to_thread(self._archived.all):
+                stem, due = min(queue.items(), key=lambda item: item[1].at)
+                if (left := due.at - self._now()) > 0:
+                    self._start_later(_ARCHIVE, self._consolidate_archived, left)
+                    return
+                if pause_s:
+                    await self.sleep(pause_s)
+                    pause_s = 0
+                try:
+                    after = await self._consolidate_stem(stem, due)
+                except Exception:  # its file cannot be read, perhaps
+                    log.exception("%s could not be moved into memory", stem)
+                    after = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
+                await finish(asyncio.to_thread(self._archived.put, stem, after))
+        finally:
+            lock.release()
 
     async def _consolidate_stem(self, stem: str, due: Due) -> Due | None:
         """Consolidate a session of the archive. Return when to try again; None if nothing is left to do."""
@@ -361,14 +337,25 @@ class ConsolidationScheduler:
             )
             if result.failed or not result.moved:
                 break
-            due = replace(due, at=self._now() + _CLAIM_S, state={"done": session.last_consolidated})
-            await asyncio.to_thread(self._archived.put, stem, due)
+            due = replace(due, state={"done": session.last_consolidated})
+            await finish(asyncio.to_thread(self._archived.put, stem, due))
         if result.failed:
             due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
             if due.failures < _MAX_TRIES:
                 return due
             await consolidator.note_archived(session, stem)
         return None
+
+
+def _rest_of(session: Session) -> Due:
+    """Return when a session is due again, and how often it failed in a row."""
+    if _REST_KEY not in session.metadata:
+        return Due()
+    try:
+        rest: Due = codec.adapter(Due).validate_python(session.metadata[_REST_KEY])
+    except ValueError:  # changed by hand
+        return Due()
+    return rest
 
 
 def _window_start(session: Session) -> int:
