@@ -292,6 +292,21 @@ async def test_pass_waits_for_no_lane_is_alone_in_every_process_and_ends_with_a_
         assert "Talked of home" not in it.asked, "of before the reset"
 
 
+async def test_log_of_before_a_reset_is_no_news_though_there_was_no_fact_to_clear(tmp_path: Path):
+    async with remembering(tmp_path) as it:
+        await it.say("/reset --all")
+        it.memory.append_history("Talked of home.")
+        await it.say("/reset --all")
+        assert (await it.say("/memory log")).count("reset") == 1
+        it.writes("- Never call before ten.\n")
+        it.memory.append_history("Talked.")
+
+        await it.dream(tidying())
+
+        assert "Talked." in it.asked
+        assert "Talked of home" not in it.asked
+
+
 # --- taken back
 
 

@@ -11,8 +11,8 @@ NEW = FACTS.replace("- Home: Berlin.\n", "").replace("- Flies to Oslo on 2026-01
 
 @POSIX
 async def test_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: Path):
-    """Before and behind each of its four writes."""
-    folders = [tmp_path / str(point) for point in range(2, 11)]
+    """Before and behind each of its three writes."""
+    folders = [tmp_path / str(point) for point in range(2, 9)]
     for folder in folders:
         async with remembering(folder) as it:
             it.learns()
@@ -22,7 +22,7 @@ async def test_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: Pa
     assert set(ends[:-1]) == {"-9"}
     assert ends[-1] == "0", "the last of them came to its end: each write was tried"
     found = [await what_a_kill_leaves(folder, look=int(folder.name) % 4 > 1) for folder in folders]
-    assert found.count(True) >= 4
+    assert found.count(True) >= 2
     assert found.count(False) >= 2
 
 

@@ -1,8 +1,8 @@
 """Dream: a background pass that tidies one memory, based on what is new in its log.
 
 A model is shown the facts and the new log entries, and names edits of single facts (`tidy_memory`); other facts stay
-unchanged. Without news no model is called. Failures are retried with exponential backoff. A pass is recorded in the
-revision it makes, so a kill leaves both or neither; the position in the log moves after that.
+unchanged. Without news no model is called. Failures are retried with exponential backoff. A pass is a revision, also if
+it failed or changed nothing: the newest ones say how far the log was read, and when to try again.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -28,7 +29,7 @@ from nanobot.agent.memory.edits import (
     edits_schema,
 )
 from nanobot.agent.memory.facts import BOM, Fact, decode_escaped, encode_escaped, fact_key, parse_facts
-from nanobot.agent.memory.files import STAMP, storage_errors
+from nanobot.agent.memory.files import STAMP, storage_errors, try_lock
 from nanobot.agent.memory.revisions import (
     AppliedEdit,
     ChangedBy,
@@ -40,7 +41,6 @@ from nanobot.agent.memory.revisions import (
     encodable,
     is_like,
 )
-from nanobot.agent.memory.schedule import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.config.schema import DreamConfig
 from nanobot.errors import NanobotError, ProviderError, StorageError
@@ -51,8 +51,6 @@ from nanobot.security.provenance import IN_PART
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
-from nanobot.utils.files import make_private_folder
-from nanobot.utils.locks import ProcessLock
 from nanobot.utils.text import clip, clip_line, count_noun, escape_brackets
 
 log = logging.getLogger(__name__)
@@ -190,41 +188,21 @@ class Dream:
     model: str | None = None
     """A model or preset, None for the default one."""
 
-    @property
-    def _due(self) -> DueTimes:
-        return DueTimes(self.memory.revisions.database, "dream")
-
-    def state(self) -> Due:
-        """Return the backoff after failures; its state has the last `error`, and how far the log was read (`offset`).
-        Blocks; raises StorageError.
-        """
-        return self._due.get(self.memory.revisions.memory)
-
     async def run(self, *, who: str = "", by_hand: bool = False) -> DreamRun:
         """Tidy from what is new, in as many calls as needed and allowed. `by_hand` ignores the backoff.
 
         Never raises for a model or the disk. Cancelling is safe: a pass is applied completely or not at all.
         """
-        lock = ProcessLock(self.memory.revisions.dream_lock_file)
-
-        def try_lock() -> bool:
-            with storage_errors("Dream cannot begin"):
-                make_private_folder(self.memory.revisions.dream_lock_file.parent)
-                return lock.try_acquire()
-
         try:
-            if not await asyncio.to_thread(try_lock):
-                return DreamRun(DreamOutcome.BUSY)
+            lock = try_lock(self.memory.revisions.dream_lock_file, "Dream cannot begin")
         except StorageError as error:
             return DreamRun(DreamOutcome.FAILED, reason=str(error))
+        if lock is None:
+            return DreamRun(DreamOutcome.BUSY)
         try:
             return await self._run_passes(who, by_hand)
         finally:
             lock.release()
-
-    def skip_news(self) -> None:
-        """Treat everything in the log as read, after a reset of the memory. Blocks; raises StorageError."""
-        self._save(self._log_size())
 
     async def _run_passes(self, who: str, by_hand: bool) -> DreamRun:
         done: list[DreamPass] = []
@@ -235,9 +213,10 @@ class Dream:
                 news = await asyncio.to_thread(self._read_news)
                 if news is None:
                     return DreamRun(DreamOutcome.DONE if done else DreamOutcome.NOTHING, done)
-                due = await asyncio.to_thread(self.state)
-                if not by_hand and not done and due.failures and self.memory.clock.now().timestamp() < due.at:
-                    return DreamRun(DreamOutcome.RESTING, done, due.state["error"])
+                _, failed = await asyncio.to_thread(self.memory.revisions.dream_state)
+                now = self.memory.clock.now().replace(tzinfo=None)
+                if failed and not by_hand and not done and now < _next_try(failed):
+                    return DreamRun(DreamOutcome.RESTING, done, failed[0].reason)
                 if len(done) >= self.settings.max_iterations:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
                 model = await self.models.get(self.model)
@@ -262,8 +241,8 @@ class Dream:
                 dream_pass = replace(dream_pass, refused=refused)
                 dream_pass = await finish(asyncio.to_thread(self._apply, material, edits, dream_pass))
             except (NanobotError, TimeoutError) as error:
-                failed = await asyncio.to_thread(self._record_failure, error, dream_pass)
-                return DreamRun(DreamOutcome.FAILED, [*done, failed], failed.reason)
+                dream_pass = await asyncio.to_thread(self._record_failure, error, dream_pass)
+                return DreamRun(DreamOutcome.FAILED, [*done, dream_pass], dream_pass.reason)
             spent += dream_pass.prompt_tokens + dream_pass.completion_tokens or prompt + reply
             done.append(dream_pass)
 
@@ -271,9 +250,9 @@ class Dream:
         """Return the input of a pass; None if nothing is new. Only the last batch of entries, if the log was never read
         or became shorter. Raises StorageError.
         """
-        memory, size = self.memory, self._log_size()
-        read_until: int | None = self.state().state.get("offset")
+        memory, size = self.memory, self.memory.log_size
         memory.revisions.record()
+        read_until, _ = memory.revisions.dream_state()
         is_continued = read_until is not None and read_until <= size
         begin = read_until if read_until is not None and is_continued else max(0, size - _MAX_READ_BYTES)
         data = b""
@@ -295,8 +274,6 @@ class Dream:
             if fact.key not in origins or not origins[fact.key].is_lesson
         }
         if not facts or not news:
-            if read_until != size:
-                self._save(size)
             return None
         file = memory.memory_file.name
         first_revision = next((change.number for change in memory.revisions.changes() if change.file == file), None)
@@ -311,37 +288,22 @@ class Dream:
         )
         return material.cut(self.settings.max_batch_size)
 
-    def _log_size(self) -> int:
-        try:
-            return self.memory.history_file.stat().st_size
-        except OSError:
-            return 0
-
-    def _save(self, offset: int | None, error: str = "", due: Due = Due()) -> None:  # noqa: B008 it cannot change
-        """Store how far the log was read, and the backoff; by default none. Raises StorageError."""
-        self._due.put(self.memory.revisions.memory, replace(due, state={"offset": offset, "error": error}))
-
     def _record_failure(self, error: Exception, dream_pass: DreamPass) -> DreamPass:
-        """Record a failed pass, and back off."""
         reason = str(error) or f"The model gave no answer within {_LIMIT_S:.0f} seconds."
         log.warning("Dream failed for the memory of %s: %s", self.memory.scope.chat or "the owner", reason)
         dream_pass = replace(dream_pass, outcome=PassOutcome.FAILED, reason=reason)
         memory, revisions = self.memory, self.memory.revisions
-        with suppress(StorageError):
-            due = self.state()
-            after = due.after_failure(self.memory.clock.now().timestamp(), _BACKOFF_S, _MAX_BACKOFF_S)
-            self._save(due.state.get("offset"), reason, after)
-            with revisions.lock():
-                dream_pass = replace(dream_pass, number=self._next_number())
-                unchanged = {memory.memory_file.name: memory.file_bytes(memory.memory_file)}
-                revisions.change(unchanged, ChangedBy.DREAM, dream=dream_pass)
+        with suppress(StorageError), revisions.lock():
+            dream_pass = replace(dream_pass, number=self._next_number())
+            unchanged = {memory.memory_file.name: memory.file_bytes(memory.memory_file)}
+            revisions.change(unchanged, ChangedBy.DREAM, dream=dream_pass)
         return dream_pass
 
     def _next_number(self) -> int:
         return next((known.number for known in self.memory.revisions.passes()), 0) + 1
 
     def _apply(self, material: DreamInput, edits: Sequence[FactEdit], dream_pass: DreamPass) -> DreamPass:
-        """Apply the edits, then move the position in the log. Raises StorageError; the memory is then unchanged."""
+        """Apply the edits, and move the position in the log. Raises StorageError; the memory is then unchanged."""
         memory, revisions = self.memory, self.memory.revisions
         with revisions.lock():
             memory.revisions.record()
@@ -369,11 +331,8 @@ class Dream:
                 ChangeSource(who=dream_pass.who, origins=self._merged_origins(applied)),
                 archived=[fact for text in archived for fact in parse_facts(f"- {text}")],
                 dream=dream_pass,
+                log_read=material.end,
             )
-            try:
-                self._save(material.end)
-            except StorageError as error:
-                log.warning("%s", error)
         return dream_pass
 
     def _merged_origins(self, edits: Sequence[FactEdit]) -> dict[str, dict[str, Any]]:
@@ -387,6 +346,12 @@ class Dream:
             trust = {"provenance": edit.provenance.value} if is_outside(edit.provenance) else {}
             merged[fact_key(edit.text)] = kept | trust
         return merged
+
+
+def _next_try(failed: Sequence[DreamPass]) -> datetime:
+    """Return the local time to try again after passes that failed in a row, newest first; each waits twice as long."""
+    wait = min(_BACKOFF_S * 2 ** min(len(failed) - 1, 10), _MAX_BACKOFF_S)
+    return datetime.fromisoformat(failed[0].at) + timedelta(seconds=wait)
 
 
 def parse_entries(data: bytes, begin: int = 0) -> list[tuple[HistoryEntry, int]]:

@@ -98,34 +98,27 @@ class DreamScheduler:
             await asyncio.wait([task])
         finally:
             if self._running.get(scope) is task:
-                await self._break_off(scope)
+                await self.break_off(scope)
         return DreamRun(DreamOutcome.NOTHING, reason="It was cancelled.") if task.cancelled() else task.result()
 
-    async def _break_off(self, scope: Scope) -> None:
-        """Cancel a run that waits for a model; a write in progress is finished."""
+    async def break_off(self, scope: Scope) -> None:
+        """Cancel a run over this memory that waits for a model; a write in progress is finished."""
         if (task := self._running.pop(scope, None)) is not None and not task.done():
             task.cancel()
             await asyncio.wait([task])
 
     def state(self, scope: Scope) -> str | None:
         """Return a line about repeated failures, None without."""
-        with suppress(StorageError):
-            due = self._dream_of(scope).state()
-            if due.failures:
-                failures = count_noun(due.failures, "time")
-                return f"Dream: failed {failures} in a row, the memory is unchanged: {due.state['error']}"
-        return None
-
-    async def clear(self, scope: Scope) -> None:
-        """Treat everything in the log as read, after a reset of this memory. Raises StorageError."""
-        await self._break_off(scope)
-        if self.memory_of(scope).history_file.exists():
-            await asyncio.to_thread(self._dream_of(scope).skip_news)
+        _, failed = self.memory_of(scope).revisions.dream_state()
+        if not failed:
+            return None
+        failures = count_noun(len(failed), "time")
+        return f"Dream: failed {failures} in a row, the memory is unchanged: {failed[0].reason}"
 
     async def close(self) -> None:
         """Cancel runs that wait for a model, and finish writes in progress."""
         for scope in [*self._running]:
-            await self._break_off(scope)
+            await self.break_off(scope)
 
     def _dream_of(self, scope: Scope) -> "Dream":
         from nanobot.agent.memory.dream import Dream  # most processes never run Dream

@@ -227,12 +227,17 @@ class MemoryEditor:
     def clear(self) -> list[str]:
         """Remove this scope's memory from prompts. Return the names of what was cleared.
 
-        Facts stay in the revisions, today's notes in a renamed file.
+        Facts stay in the revisions, today's notes in a renamed file. Dream does not look at the log of before it.
         """
+        memory = self._memory
         with self.revisions.lock():
             self.revisions.record()
-            cleared = self._edit(self._files, lambda text: None, ChangedBy.RESET)
-            if (notes := self._memory.read_today().strip()) and self._memory.archive_today():
+            cleared = [file.name for file in self._files if memory.file_bytes(file)]
+            unchanged = {memory.memory_file.name: memory.file_bytes(memory.memory_file)}
+            files = dict.fromkeys(cleared) or unchanged
+            source = ChangeSource(who=self.who)
+            self.revisions.change(files, ChangedBy.RESET, source, log_read=memory.log_size)
+            if (notes := memory.read_today().strip()) and memory.archive_today():
                 cleared.append(f"today's notes ({count_noun(len(notes.splitlines()), 'line')})")
             return cleared
 
@@ -322,7 +327,7 @@ class MemoryEditor:
     def log(self) -> list[Revision]:
         """Return all changes, newest first."""
         self.revisions.record()
-        return [change for change in reversed(self.revisions.changes()) if change.is_change or not change.dream]
+        return [change for change in reversed(self.revisions.changes()) if change.is_change or change.undoes]
 
     def _one(self, wanted: str, *, archived: bool = False) -> Fact:
         """Return the fact that matches. Raises NanobotError if none does or several do."""

@@ -92,6 +92,14 @@ class MemoryFiles:
             except FileNotFoundError:
                 return None
 
+    @property
+    def log_size(self) -> int:
+        """Bytes of HISTORY.md."""
+        try:
+            return self.history_file.stat().st_size
+        except OSError:
+            return 0
+
     def append_history(self, entry: str) -> None:
         """Append to the log, durably. An entry without `[YYYY-MM-DD HH:MM]` gets the current time."""
         text = _BLANK_LINES.sub("\n", entry.strip())

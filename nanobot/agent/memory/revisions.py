@@ -167,6 +167,8 @@ class Revision:
     forgot: Sequence[str] = ()
     """Texts of facts that must not be learned again from older messages."""
     dream: DreamPass | None = None
+    log_read: int | None = None
+    """Up to where HISTORY.md is read with it; Dream goes on from there."""
 
     @property
     def is_initial(self) -> bool:
@@ -437,6 +439,15 @@ class RevisionLog:
         """Return all Dream passes, newest first."""
         passes = {change.dream.number: change.dream for change in self.changes() if change.dream is not None}
         return [*passes.values()][::-1]
+
+    def dream_state(self) -> tuple[int | None, list[DreamPass]]:
+        """Return how far the log was read, None if never, and the passes that failed since, newest first."""
+        failed: list[DreamPass] = []
+        for change in reversed(self.changes()):
+            if change.log_read is not None:
+                return change.log_read, failed
+            failed += [change.dream] if change.dream is not None else []
+        return None, failed
 
     def active_passes(self) -> dict[int, int]:
         """Return the groups of the Dream passes that changed something and were not taken back, by the number of the

@@ -203,7 +203,7 @@ class MemoryService:
         key = call.session.key
         self.consolidation.forget(key)
         editor = MemoryEditor(self._memory_of(call.scope), call.message.sender_id or "terminal")
-        await self.dreams.clear(call.scope)
+        await self.dreams.break_off(call.scope)
         waiting = await self.consolidation.forget_archived(key)
         cleared = await asyncio.to_thread(editor.clear)
         restore = (lambda: asyncio.to_thread(editor.undo)) if cleared else None
