@@ -151,6 +151,17 @@ async def test_what_a_subagent_writes_beside_an_editor_is_the_agent_s(tmp_path: 
     assert "agent" in log.splitlines()[0]
 
 
+async def test_what_a_failed_command_wrote_is_the_agent_s_though_another_call_follows(tmp_path: Path):
+    command = "mkdir -p memory; echo '- Likes coffee.' >> memory/MEMORY.md; exit 3"
+    config = Config.model_validate({"tools": {"exec": {"sandbox": "none"}}})
+    script = calls(("exec", {"command": command})), calls(("exec", {"command": "true"})), "Noted."
+    async with open_bot(tmp_path, *script, config=config) as bot:
+        await bot.say("I like coffee")
+        why = await bot.say("/memory why coffee")
+
+    assert "written by the agent cli:direct" in why
+
+
 async def test_a_guest_sees_and_forgets_only_what_their_own_chat_remembers(tmp_path: Path):
     memory = MemoryStore(tmp_path / "workspace")
     memory.write_long_term("- Secret of Ann.\n")

@@ -113,10 +113,7 @@ class MemoryService:
                 parent = session.metadata.get("subagent", {}).get("parent")
                 self._in_background(lambda: self._lessons.learn(str(parent or session.key), rows))
         if scope in self._recorded and self._recorded[scope] != self._stamps(scope):  # by a call that failed, perhaps
-            by_agent = any(
-                "memory" in call["function"]["arguments"].lower() for row in rows for call in row.get("tool_calls", ())
-            )
-            self._in_background(lambda: self._record(scope, session.key, rows if by_agent else None))
+            self._in_background(lambda: self._record(scope, session.key, rows))
 
     def _in_background(self, work: Callable[[], None]) -> None:
         task = asyncio.create_task(finish(asyncio.to_thread(work)))
@@ -127,9 +124,10 @@ class MemoryService:
         """Hook on tool calls: record the memory before a tool may change it, and report untrusted memory repeated in
         the arguments. Never denies a call.
         """
-        scope = planned.context.scope
-        if planned.call.name in _WRITERS and self._recorded.get(scope) != self._stamps(scope):
-            await finish(asyncio.to_thread(self._record, scope))  # an editor changed it
+        context = planned.context
+        if planned.call.name in _WRITERS and self._recorded.get(context.scope) != self._stamps(context.scope):
+            rows = [row for row in planned.rows if row.get("turn_id") == context.turn_id]
+            await finish(asyncio.to_thread(self._record, context.scope, context.session_key, rows))
         verdict = await asyncio.to_thread(self._check_repetition, planned) if planned.required_access else Verdict()
         if planned.call.name in _WRITERS:
             return replace(verdict, on_success=(partial(self._after_call, planned),))
@@ -140,7 +138,7 @@ class MemoryService:
         context = planned.context
         if self._recorded.get(context.scope) != self._stamps(context.scope):
             rows = [row for row in planned.rows if row.get("turn_id") == context.turn_id]
-            self._record(context.scope, context.session_key, rows)
+            self._record(context.scope, context.session_key, rows, by_agent=True)
 
     def _check_repetition(self, planned: PlannedCall) -> Verdict:
         """Taint a call whose arguments repeat a remembered fact that did not come from the owner."""
@@ -168,14 +166,18 @@ class MemoryService:
             Verdict() if repeated is not memory_row else Verdict(entered=provenance, source="what is remembered here")
         )
 
-    def _record(self, scope: Scope, session_key: str = "", rows: Sequence[ChatMessage] | None = None) -> None:
-        """Record the memory as a revision: by the agent, in the turn with these rows, or else by hand. Blocks."""
+    def _record(self, scope: Scope, session_key: str, rows: Sequence[ChatMessage], *, by_agent: bool = False) -> None:
+        """Record the memory as a revision: by the agent if a tool of the turn with these rows may have changed it, also
+        one that failed; else by hand. Blocks.
+        """
         from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
 
         stamps = self._stamps(scope)
         try:
-            by = ChangedBy.HAND if rows is None else ChangedBy.AGENT
-            self._memory_of(scope).revisions.record(by, ChangeSource(session_key, rows=rows or ()))
+            if by_agent or any(row["role"] == "tool" and row.get("name") in _WRITERS for row in rows):
+                self._memory_of(scope).revisions.record(ChangedBy.AGENT, ChangeSource(session_key, rows=rows))
+            else:
+                self._memory_of(scope).revisions.record()
         except NanobotError as error:
             log.warning("The memory revision could not be recorded: %s", error)
         self._recorded[scope] = stamps
