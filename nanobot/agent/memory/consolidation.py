@@ -165,7 +165,7 @@ class Consolidator:
         scope = next((scope for scope in scopes if not scope.is_owners), next(iter(scopes), self.memory.scope))
         count = count_noun(len(rows), "message")
         entry = f"{count} of {session.key} could not be summarised. They are kept in session {stem}."
-        await asyncio.to_thread(self._memory_of(scope).append_history, entry)
+        await asyncio.to_thread(self.memory.of(scope).append_history, entry)
 
     def _plan(self, session: Session, keep: int) -> _Plan | None:
         """Choose the messages to move, from the cursor on. Reads further only if a batch has nothing worth moving."""
@@ -201,7 +201,7 @@ class Consolidator:
 
     async def _ask(self, plan: _Plan) -> tuple[ChangeSource, SaveMemoryAnswer]:
         """Return the checked answer for the first rows of a plan, and what it was made of."""
-        memory, key, metadata = self._memory_of(plan.scope), plan.session.key, plan.session.metadata
+        memory, key, metadata = self.memory.of(plan.scope), plan.session.key, plan.session.metadata
         handover, trust = session_summary(metadata), summary_provenance(metadata, key)
         model = await self.models.get(self.background_model() or str(metadata.get("model") or "") or None)
         text = await asyncio.to_thread(read_for_model, memory.revisions)
@@ -232,7 +232,7 @@ class Consolidator:
         self, session: Session, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer, *, is_archived: bool
     ) -> None:
         """Write the memory first, then move the cursor."""
-        memory, count = self._memory_of(scope), len(source.rows)
+        memory, count = self.memory.of(scope), len(source.rows)
         await asyncio.to_thread(store_edits, memory.revisions, saved.history_entry, saved.edits, source)
         self.status.memory_note = f"{count_noun(count, 'message')} moved into memory at {self._now()}"
         if is_archived:
@@ -251,9 +251,6 @@ class Consolidator:
             if before is not None:
                 session.metadata[SUMMARY_KEY] = before
             raise
-
-    def _memory_of(self, scope: Scope) -> MemoryStore:
-        return self.memory if scope == self.memory.scope else self.memory.of(scope)
 
     def _now(self) -> str:
         return f"{self.clock.now():%Y-%m-%d %H:%M}"

@@ -43,13 +43,14 @@ class DreamScheduler:
     models: "ModelSource"
     sessions: SessionManager
     clock: Clock
-    memory_of: Callable[[Scope], MemoryStore]
+    memory: MemoryStore
+    """The owner's."""
     problem: str | None = None
     _running: "dict[Scope, asyncio.Task[DreamRun]]" = field(default_factory=dict)
     _last_run_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self._looks = DueTimes(self.memory_of(OWNERS).database, "look")
+        self._looks = DueTimes(self.memory.database, "look")
 
     @property
     def enabled(self) -> bool:
@@ -84,7 +85,7 @@ class DreamScheduler:
         from nanobot.agent.memory.dream import format_run
 
         run = await self._run(scope, who, by_hand=True)
-        last = next(iter(await asyncio.to_thread(self.memory_of(scope).revisions.passes)), None)
+        last = next(iter(await asyncio.to_thread(self.memory.of(scope).revisions.passes)), None)
         return run.outcome, format_run(run, last, command)
 
     async def _run(self, scope: Scope, who: str = "", *, by_hand: bool = False) -> "DreamRun":
@@ -109,7 +110,7 @@ class DreamScheduler:
 
     def state(self, scope: Scope) -> str | None:
         """Return a line about repeated failures, None without."""
-        _, failed = self.memory_of(scope).revisions.dream_state()
+        _, failed = self.memory.of(scope).revisions.dream_state()
         if not failed:
             return None
         failures = count_noun(len(failed), "time")
@@ -125,11 +126,11 @@ class DreamScheduler:
 
         settings = self.defaults.dream
         model = settings.model_override or self.defaults.background_model
-        return Dream(self.memory_of(scope), self.models, settings, model)
+        return Dream(self.memory.of(scope), self.models, settings, model)
 
     def _scopes(self) -> list[Scope]:
         """Return the owner's scope and that of every chat with a memory."""
-        chats = self.memory_of(OWNERS).memory_dir / "chats"
+        chats = self.memory.memory_dir / "chats"
         folders = {path.name for path in chats.iterdir() if path.is_dir()} if chats.is_dir() else set()
         if not folders:
             return [OWNERS]

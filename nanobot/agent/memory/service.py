@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,8 +68,6 @@ class MemoryService:
 
     def __post_init__(self) -> None:
         defaults, database = self.config.agents.defaults, self.places.database
-        self._store_of = lru_cache(maxsize=256)(self.memory.of)
-
         async def open_consolidator() -> "Consolidator":
             await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
             return self._consolidator
@@ -78,7 +76,7 @@ class MemoryService:
         self.consolidation = ConsolidationScheduler(
             open_consolidator, self.sessions, self.clock, defaults.memory_window, database, idle_s
         )
-        self.dreams = DreamScheduler(defaults, self.models, self.sessions, self.clock, self._memory_of)
+        self.dreams = DreamScheduler(defaults, self.models, self.sessions, self.clock, self.memory)
 
     @cached_property
     def _consolidator(self) -> "Consolidator":
@@ -142,7 +140,7 @@ class MemoryService:
 
     def _check_repetition(self, planned: PlannedCall) -> Verdict:
         """Taint a call whose arguments repeat a remembered fact that did not come from the owner."""
-        memory = self._memory_of(planned.context.scope)
+        memory = self.memory.of(planned.context.scope)
         if planned.context.scope.is_owners:
             trusts = {
                 key: str(origin.details["provenance"])
@@ -175,15 +173,15 @@ class MemoryService:
         stamps = self._stamps(scope)
         try:
             if by_agent or any(row["role"] == "tool" and row.get("name") in _WRITERS for row in rows):
-                self._memory_of(scope).revisions.record(ChangedBy.AGENT, ChangeSource(session_key, rows=rows))
+                self.memory.of(scope).revisions.record(ChangedBy.AGENT, ChangeSource(session_key, rows=rows))
             else:
-                self._memory_of(scope).revisions.record()
+                self.memory.of(scope).revisions.record()
         except NanobotError as error:
             log.warning("The memory revision could not be recorded: %s", error)
         self._recorded[scope] = stamps
 
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
-        store = self._memory_of(scope)
+        store = self.memory.of(scope)
         return tuple(file_stamp(os.fspath(path)) for path in store.prompt_files)
 
     async def on_session_archived(self, session_key: str, file: Path) -> None:
@@ -195,7 +193,7 @@ class MemoryService:
 
         failures = self.consolidation.failure_count(session_key)
         failed = f"; consolidation failed {count_noun(failures, 'time')} in a row" if failures else ""
-        lines = [f"Long-term memory: {MemoryEditor(self._memory_of(scope)).state()}{failed}"]
+        lines = [f"Long-term memory: {MemoryEditor(self.memory.of(scope)).state()}{failed}"]
         return [*lines, dream] if (dream := self.dreams.state(scope)) else lines
 
     async def clear(self, call: CommandCall) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:
@@ -204,7 +202,7 @@ class MemoryService:
 
         key = call.session.key
         self.consolidation.forget(key)
-        editor = MemoryEditor(self._memory_of(call.scope), call.message.sender_id or "terminal")
+        editor = MemoryEditor(self.memory.of(call.scope), call.message.sender_id or "terminal")
         await self.dreams.break_off(call.scope)
         waiting = await self.consolidation.forget_archived(key)
         cleared = await asyncio.to_thread(editor.clear)
@@ -218,7 +216,7 @@ class MemoryService:
         async def answer(name: str, call: CommandCall) -> str:
             from nanobot.agent.memory.editor import answer_command  # most turns have no command
 
-            return await answer_command(name, call, self._memory_of(call.scope), self.dreams)
+            return await answer_command(name, call, self.memory.of(call.scope), self.dreams)
 
         return {
             name: CommandEntry(partial(answer, name), description, usage)
@@ -229,9 +227,6 @@ class MemoryService:
                 ("dream-restore", "restore the memory before a pass", "ID"),
             )
         }
-
-    def _memory_of(self, scope: Scope) -> MemoryStore:
-        return self.memory if scope == self.memory.scope else self._store_of(scope)
 
     async def close(self) -> None:
         """Stop; unfinished consolidations resume at the next start."""

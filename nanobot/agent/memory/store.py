@@ -20,6 +20,7 @@ from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from nanobot.agent.memory.files import BUDGET_BYTES as BUDGET_BYTES
 from nanobot.agent.memory.files import MemoryFiles
@@ -58,15 +59,23 @@ class MemoryStore(MemoryFiles):
         return RevisionLog(self, (name / self.scope.folder).as_posix())
 
     def of(self, scope: Scope) -> "MemoryStore":
-        """Return the store for another scope of the same workspace."""
-        return MemoryStore(
-            self._workspace,
-            clock=self.clock,
-            files=self._all_files,
-            scope=scope,
-            budget_bytes=self.budget_bytes,
-            database=self._database,
-        )
+        """Return the store for a scope of the same workspace, the same one while it is in use."""
+        if scope == self.scope:
+            return self
+        if (store := self._others.get(scope)) is None:
+            store = self._others[scope] = MemoryStore(
+                self._workspace,
+                clock=self.clock,
+                files=self._all_files,
+                scope=scope,
+                budget_bytes=self.budget_bytes,
+                database=self._database,
+            )
+        return store
+
+    @cached_property
+    def _others(self) -> "WeakValueDictionary[Scope, MemoryStore]":
+        return WeakValueDictionary()
 
     @property
     def prompt_files(self) -> tuple[Path, ...]:
