@@ -188,7 +188,7 @@ class SessionsView(WebView):
         recording = await self._recording(key)
         recorded = recording.find(turn)
         sent = await asyncio.to_thread(recording.prompt, recorded, self._traces)
-        return redact_texts(await request_facts(recorded, sent, clock=self.runtime.clock))
+        return redact_texts(request_facts(recorded, sent))
 
     @route("GET", "/api/models")
     async def models(self) -> Any:

@@ -4,8 +4,9 @@ No tool or hook runs and nothing is written: each call gets the result of the sa
 was not recorded has no result; finding such differences is the purpose.
 """
 
+import json
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
@@ -19,10 +20,12 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedStep, RecordedTurn, merge_turn
 from nanobot.agent.trace.store import Facts, TurnTrace
+from nanobot.agent.window.fit import RequestBuilder, RequestRoom
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import NanobotError
+from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, ToolSchema
-from nanobot.providers.base import CallContext, Delta, Finished, LLMProvider, LLMResponse, call_context_scope
+from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.providers.wire.rows import wire_text
 from nanobot.utils.clock import Clock
 
@@ -100,17 +103,20 @@ async def replay(
     return Replay(merge_turn(recorded, rows, events), unrecorded)
 
 
-async def first_request(recorded: RecordedTurn, prompt: RecordedPrompt, *, clock: Clock) -> list[ChatMessage]:
-    """Return the messages of the turn's first request, fitted into the window and repaired."""
-    capture = _RequestCapture()
-    model = Model(capture, "recorded", recorded.model, limits=prompt.limits)
-    await replay(replace(recorded, steps=[]), prompt, model, clock=clock, workspace=Path())
-    return capture.request
+def first_request(recorded: RecordedTurn, prompt: RecordedPrompt) -> list[ChatMessage]:
+    """Return the messages of the turn's first request, fitted into the window and repaired. Raises
+    RequestTooLongError.
+    """
+    limits, tools_tokens = prompt.limits, estimate_tokens(json.dumps(prompt.tools)) if prompt.tools else 0
+    room = RequestRoom(
+        recorded.model, limits.window_tokens, limits.max_tokens, prompt.system, tools_tokens, limits.window_messages
+    )
+    return RequestBuilder(room).build(prompt.history)
 
 
-async def request_facts(recorded: RecordedTurn, prompt: RecordedPrompt, *, clock: Clock) -> dict[str, Any]:
+def request_facts(recorded: RecordedTurn, prompt: RecordedPrompt) -> dict[str, Any]:
     """Return the turn's first request as JSON data, for programs and the page. Not redacted."""
-    request = await first_request(recorded, prompt, clock=clock)
+    request = first_request(recorded, prompt)
     rows = [{**row, "content": wire_text(row)} for row in request if row["role"] != "system"]
     return {"system": prompt.system, "tools": prompt.tools, "limits": asdict(prompt.limits), "messages": rows}
 
@@ -174,23 +180,3 @@ def _subtract(calls: Sequence[RecordedCall], others: Sequence[RecordedCall]) -> 
         else:
             missing.append(call.summary)
     return ", ".join(missing)
-
-
-class _RequestCapture(LLMProvider):
-    """A provider that captures the request."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.request: list[ChatMessage] = []
-
-    async def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
-        """Store the request and end the run."""
-        self.request = [*messages]
-        yield Finished(LLMResponse("heard"))

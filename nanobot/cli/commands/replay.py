@@ -35,7 +35,6 @@ from nanobot.errors import UsageError
 from nanobot.messages.types import shown_text, text_of
 from nanobot.security.secrets import redact_named, redact_texts, redact_value
 from nanobot.usage.types import format_dollars
-from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import count_noun
 
 _RESULT_LINES = 5
@@ -73,7 +72,7 @@ def replay(
     recorded = recording.find(turn)
     value: dict[str, Any]
     if prompt:
-        facts = asyncio.run(request_facts(recorded, recording.prompt(recorded, traces), clock=SystemClock()))
+        facts = request_facts(recorded, recording.prompt(recorded, traces))
         value, lines = redact_texts(facts), printer.prompt(facts)
     elif against is not None:
         with prompts.on_interrupt("(stopped)"):
