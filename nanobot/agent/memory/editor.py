@@ -177,26 +177,16 @@ class MemoryEditor:
                 raise NanobotError(
                     f"It is pinned. Unpin it first: /memory unpin {id_}, or `nanobot memory unpin {id_}` in a terminal."
                 )
-
-            def without_it(text: str) -> str:
-                return remove_facts(text, [fact for fact in parse_facts(text) if fact.key == key])
-
             forgot = [*dict.fromkeys(encodable(fact.text) for fact in removed)]
-            self._edit(self._memory.fact_files.values(), without_it, ChangedBy.FORGET, forgot=forgot)
+            self._edit(self._memory.fact_files.values(), _with(FactEdit((key,))), ChangedBy.FORGET, forgot=forgot)
             return removed[:1]
 
     def share(self, wanted: str) -> Fact:
         """Add a fact to the memory that every chat sees."""
         with self.revisions.lock():
             fact = self._one(wanted)
-
-            def with_it(text: str) -> str:
-                if any(other.key == fact.key for other in parse_facts(text)):
-                    raise NanobotError("It is already shared.")
-                line_end = "" if not text or text.endswith("\n") else "\n"
-                return f"{text}{line_end}- {fact.text}\n"
-
-            self._edit([self._memory.shared_file], with_it, ChangedBy.SHARE)
+            if not self._edit([self._memory.shared_file], _with(FactEdit(text=fact.text)), ChangedBy.SHARE):
+                raise NanobotError("It is already shared.")
             return fact
 
     def pin(self, wanted: str, *, pinned: bool = True) -> Fact:
@@ -214,13 +204,8 @@ class MemoryEditor:
             raise NanobotError("That is no fact: write it in words. To remove it, forget it.")
         with self.revisions.lock():
             old = self._one(wanted)
-
-            def with_text(content: str) -> str:
-                pinned = any(fact.pinned for fact in parse_facts(content) if fact.key == old.key)
-                edit = FactEdit((old.key,), f"{text} {PIN}" if pinned else text)
-                return apply_edits(content, [edit], by_person=True)[0]
-
-            if not self._edit(self._files, with_text, ChangedBy.EDIT) and new[0].text != old.text:
+            edit = FactEdit((old.key,), f"{text} {PIN}" if old.pinned else text)
+            if not self._edit(self._files, _with(edit), ChangedBy.EDIT) and new[0].text != old.text:
                 raise NanobotError("Another fact already says that.")
             return new[0]
 
@@ -358,6 +343,11 @@ class MemoryEditor:
         if files:
             self.revisions.change(files, by, ChangeSource(who=self.who), **details)
         return [*files]
+
+
+def _with(edit: FactEdit) -> Callable[[str], str]:
+    """The text with this edit of a person."""
+    return lambda text: apply_edits(text, [edit], by_person=True)[0]
 
 
 def format_change(change: Revision, now: datetime | None = None) -> str:
