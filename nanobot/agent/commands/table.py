@@ -310,7 +310,7 @@ class SlashCommands:
             f"Running turns: {', '.join(sorted(running)) or 'none'}",
             *self.approvals.waiting(session.key),
             *self.work.status(session.key),
-            *self.memory.state(session.key, call.scope),
+            *self.memory.state(session, call.scope),
         ]
         if is_owners:  # these may quote what another chat said
             lines += [f"Memory: {status.memory_note}"] if status.memory_note else []

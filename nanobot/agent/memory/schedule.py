@@ -174,8 +174,8 @@ class ConsolidationScheduler:
         self._is_resumed = True
         self._start(_ARCHIVE, partial(self._consolidate_archived, self.pause_s))
 
-    def failure_count(self, session_key: str) -> int:
-        return _rest_of(self.sessions.get_or_create(session_key)).failures
+    def failure_count(self, session: Session) -> int:
+        return _rest_of(session).failures
 
     @property
     def is_busy(self) -> bool:

@@ -187,11 +187,11 @@ class MemoryService:
     async def on_session_archived(self, session_key: str, file: Path) -> None:
         await self.consolidation.on_session_archived(session_key, file)
 
-    def state(self, session_key: str, scope: Scope) -> list[str]:
+    def state(self, session: Session, scope: Scope) -> list[str]:
         """Return status lines: size of the memory, and failures."""
         from nanobot.agent.memory.editor import MemoryEditor  # only needed for the status
 
-        failures = self.consolidation.failure_count(session_key)
+        failures = self.consolidation.failure_count(session)
         failed = f"; consolidation failed {count_noun(failures, 'time')} in a row" if failures else ""
         lines = [f"Long-term memory: {MemoryEditor(self.memory.of(scope)).state()}{failed}"]
         return [*lines, dream] if (dream := self.dreams.state(scope)) else lines

@@ -395,7 +395,7 @@ class Pipeline:
         """
         session, profile = turn.session, turn.request.profile
         summary = session_summary(session.metadata)
-        if self._deps.memory.consolidation.failure_count(session.key):
+        if self._deps.memory.consolidation.failure_count(session):
             summary = add_omitted_note(summary, shown_from - session.last_consolidated)
         prompt = profile.prompt.build_system_prompt(summary, scope=turn.scope, began=session.created_at.date())
         instructions = turn.request.options.instructions
