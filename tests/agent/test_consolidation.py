@@ -84,6 +84,24 @@ async def test_no_turn_waits_for_a_model_that_thinks_and_the_end_of_the_process_
     assert len(log_of(memory_of(tmp_path))) == 2
 
 
+async def test_session_is_moved_into_memory_while_the_model_thinks_of_another_one_and_both_are_kept(tmp_path: Path):
+    pause = Pause()
+    minded = Minded(pause, saving("Spoke of chess.", "- Plays chess."), saving("Spoke of tea.", "- Likes tea."))
+    async with bot_with(tmp_path, minded) as bot:
+        await talk(bot, 10)
+        async with asyncio.timeout(5):
+            await pause.reached.wait()
+        for number in range(10):
+            await bot.say(f"question {number}", "cli:other")
+        await eventually(lambda: cursor(tmp_path, "cli:other"))
+        pause.resume.set()
+        await bot.settled()
+
+    assert cursor(tmp_path) > 0
+    assert memory_of(tmp_path).read_long_term() == "- Plays chess.\n- Likes tea.\n"
+    assert log_of(memory_of(tmp_path)) == ["Spoke of chess.", "Spoke of tea."]
+
+
 async def test_failure_shows_in_status_and_rests_in_every_process_until_some_more_messages(tmp_path: Path):
     minded = Minded("no call", saving())
     for begin, end in ((0, 10), (10, 12), (12, 14)):

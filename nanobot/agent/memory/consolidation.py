@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate
 from typing import Protocol
-from weakref import WeakValueDictionary
 
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.memory.revisions import ChangeSource
@@ -102,8 +101,6 @@ class Consolidator:
     """
     scope_of: Callable[[str, ChatMessage], Scope] = lambda session_key, row: Scope(row.get("scope", ""))
     """Returns the memory a message belongs to."""
-    _locks: WeakValueDictionary[Scope, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    """Serialise read-modify-write of one memory, so that two sessions do not overwrite each other."""
     _moving: set[str] = field(default_factory=set)
 
     async def consolidate(
@@ -142,12 +139,11 @@ class Consolidator:
                     plan = await asyncio.to_thread(make_plan, session)
                 if plan is None:
                     break
-                async with self._locks.setdefault(plan.scope, asyncio.Lock()):
-                    source, saved = await self._ask(plan)
-                    async with hold() as session:
-                        if (session.created_at, session.last_consolidated) != (plan.created_at, plan.cursor):
-                            break  # reset, or consolidated by another process
-                        await finish(self._store(session, plan.scope, source, saved, is_archived=is_archived))
+                source, saved = await self._ask(plan)
+                async with hold() as session:
+                    if (session.created_at, session.last_consolidated) != (plan.created_at, plan.cursor):
+                        break  # reset, or consolidated by another process
+                    await finish(self._store(session, plan.scope, source, saved, is_archived=is_archived))
                 moved += len(source.rows)
         except (NanobotError, TimeoutError) as error:
             reason = str(error) or f"The model gave no answer within {_LIMIT_S:.0f} seconds."
