@@ -152,7 +152,7 @@ class ConsolidationScheduler:
         """Drop this session's archived conversations from the queue, also the one in progress. Return how many.
         Raises StorageError.
         """
-        if (task := self._tasks.get(_ARCHIVE)) is not None:
+        while (task := self._tasks.get(_ARCHIVE)) is not None:
             task.cancel()
             await asyncio.wait([task])
         stems = await asyncio.to_thread(self._archived.all)
@@ -314,6 +314,7 @@ class ConsolidationScheduler:
                 if pause_s:
                     await self.sleep(pause_s)
                     pause_s = 0
+                    continue  # the queue may have changed
                 try:
                     after = await self._consolidate_stem(stem, due)
                 except Exception:  # its file cannot be read, perhaps

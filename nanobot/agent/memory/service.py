@@ -68,6 +68,7 @@ class MemoryService:
 
     def __post_init__(self) -> None:
         defaults, database = self.config.agents.defaults, self.places.database
+
         async def open_consolidator() -> "Consolidator":
             await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
             return self._consolidator
