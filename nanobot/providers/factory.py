@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from nanobot.config.provider_table import (
     plain_name,
     spec_for,
 )
-from nanobot.errors import ConfigError, PluginError
+from nanobot.errors import ConfigError, NanobotError, PluginError
 from nanobot.plugins import entry_points, load, names, package_of
 from nanobot.providers.accounts.store import AccountStore, command_name
 from nanobot.providers.base import LLMProvider
@@ -32,7 +31,6 @@ from nanobot.providers.local_servers import LocalServer, default_servers, find_l
 from nanobot.providers.resilience import (
     RETRIES,
     Breaker,
-    Candidate,
     ChosenProvider,
     Monotonic,
     ResilientProvider,
@@ -40,7 +38,7 @@ from nanobot.providers.resilience import (
 )
 
 if TYPE_CHECKING:
-    from nanobot.config.schema import Config, ProviderConfig
+    from nanobot.config.schema import Config, ModelPreset, ProviderConfig
     from nanobot.providers.wire.stream import EndpointSettings
 
 DIRECT = "nanobot.providers.custom_provider:CustomProvider"
@@ -263,40 +261,41 @@ class ProviderChains:
     async def choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
         """The provider of this model, or of the active one if none is given, followed by the config's fallback models.
 
-        Raises ConfigError if the first cannot be used. A fallback is created on first use; one that cannot be used is
-        reported when it is needed.
+        Raises ConfigError if the first cannot be used. A fallback that cannot be used is reported when it is needed.
         """
-        chosen = await self._choose(config, model)
-        candidates = [Candidate.ready(chosen), *self._fallbacks(config, model)]
+        models, unusable = [await self._choose(config, model)], []
+        for name, preset in self._fallbacks(config, model):
+            presets = {**config.model_presets, name: preset}
+            try:
+                models.append(
+                    await self._fallback(
+                        with_preset(config.model_copy(update={"model_presets": presets}), name), preset
+                    )
+                )
+            except NanobotError as error:
+                unusable.append(f"{name} cannot be used: {error}")
         retries = None if config.agents.defaults.provider_retry_mode == "persistent" else RETRIES
-        provider = ResilientProvider(candidates, retries=retries, sleep=self.sleep, monotonic=self.monotonic)
-        return replace(chosen, provider=provider)
+        provider = ResilientProvider(
+            models, unusable=unusable, retries=retries, sleep=self.sleep, monotonic=self.monotonic
+        )
+        return replace(models[0], provider=provider)
 
-    def _fallbacks(self, config: "Config", model: str | None) -> Iterator[Candidate]:
+    def _fallbacks(self, config: "Config", model: str | None) -> Iterator[tuple[str, "ModelPreset"]]:
+        """The fallback models by name, each once, without the first one."""
         active = config.active_preset()
         seen = {(model or active.model, active.provider)}
         for entry in config.agents.defaults.fallback_models:
             name, preset = (entry, config.model_presets[entry]) if isinstance(entry, str) else (entry.model, entry)
-            if (preset.model, preset.provider) in seen:
-                continue
-            seen.add((preset.model, preset.provider))
-            presets = {**config.model_presets, name: preset}
-            fallback_config = with_preset(config.model_copy(update={"model_presets": presets}), name)
-            yield Candidate(
-                name,
-                partial(self._create_fallback, fallback_config),
-                max_tokens=preset.max_tokens,
-                temperature=preset.temperature,
-                window_tokens=fallback_config.active_preset().context_window_tokens or context_window(preset.model),
-            )
+            if (preset.model, preset.provider) not in seen:
+                seen.add((preset.model, preset.provider))
+                yield name, preset
 
-    async def _create_fallback(self, config: "Config") -> ChosenProvider:
+    async def _fallback(self, config: "Config", preset: "ModelPreset") -> ChosenProvider:
         chosen = await self._choose(config)
         if chosen.name == "offline":
-            raise ConfigError(
-                f"No provider is set up for the model {config.active_preset().model}. Name it in the preset."
-            )
-        return chosen
+            raise ConfigError(f"No provider is set up for the model {preset.model}. Name it in the preset.")
+        window = config.active_preset().context_window_tokens or context_window(preset.model)
+        return replace(chosen, max_tokens=preset.max_tokens, temperature=preset.temperature, window_tokens=window)
 
     async def _choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
         """The provider with a meter, and the breaker that it shares."""
