@@ -32,7 +32,7 @@ from nanobot.usage.budget import Budget, BudgetedCall, UsageReport, usage_report
 from nanobot.usage.ledger import SCHEMA, By, Ledger, UsageSum, UsageSummary, session_sums, sum_up
 from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million
 from nanobot.usage.types import LedgerRow, Tokens
-from nanobot.utils.aio import finish, is_being_cancelled
+from nanobot.utils.aio import is_being_cancelled
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import Database, reading
 
@@ -109,7 +109,6 @@ class MeteredProvider(LLMProvider):
         self.prices = prices
         self.clock = clock
         self._inner = inner
-        self._prepared = False
         self._unpriced: set[str] = set()
         inner.on_fixup(self._record_fixup)
 
@@ -119,8 +118,7 @@ class MeteredProvider(LLMProvider):
     def prepare(self) -> None:
         """Prepare the provider, and load the prices in a thread."""
         self._inner.prepare()
-        if not self._prepared and not self.prices.loaded:
-            self._prepared = True
+        if not self.prices.loaded:
             threading.Thread(target=self.prices.load, name="load-prices", daemon=True).start()
 
     def notes(self) -> list[str]:
@@ -141,19 +139,22 @@ class MeteredProvider(LLMProvider):
 
         The row of a request that has ended is written with the next commit, see `Ledger.write_soon`.
         """
-        call = await self._reserve(replace(request, model=request.model or self.get_default_model()))
+        request = replace(request, model=request.model or self.get_default_model())
+        call = await self._reserve(request)
         try:
             await call.write_unfinished()
-            async with aclosing(call.request.send(self._inner)) as deltas:
+            async with aclosing(request.send(self._inner)) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, Finished):
-                        yield Finished(replace(delta.response, cost_usd=await call.end(delta.response)))
+                        usd = call.end(delta.response)
+                        await self.budget.notify_limits(call.reserved)
+                        yield Finished(replace(delta.response, cost_usd=usd))
                     else:
                         call.emitted.append(delta)
                         yield delta
-            await call.end(StreamCutError())  # if it ended without an answer; after an answer this does nothing
+            call.end(StreamCutError())  # if it ended without an answer; after an answer this does nothing
         except BaseException as error:
-            await finish(call.end(error))
+            call.end(error)
             if isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
                 # The turn was not stopped: the provider cancelled itself, which is a failure to report.
                 raise StreamCutError("the provider cancelled its own call") from error
@@ -161,28 +162,30 @@ class MeteredProvider(LLMProvider):
 
     async def _reserve(self, request: ModelRequest) -> "_MeteredCall":
         """Reserve the most the call may cost; its `end` must follow. Raises BudgetExceededError."""
-        context, limits, reply_tokens = call_context(), self.budget.limits, request.max_tokens
+        context, limits = call_context(), self.budget.limits
         prompt_tokens = context.prompt_tokens or estimate_tokens(request.messages) + estimate_tokens(
             json.dumps(request.tools, default=str) if request.tools else ""
         )
-        notify = None if context.notify is ignore_notice else context.notify
-        reserved = BudgetedCall(context.turn_id, turn_budget_usd=context.budget_usd, notify=notify)
-        has_turn_budget = context.budget_usd is not None
-        if limits.any or has_turn_budget:
-            in_dollars = limits.in_dollars or has_turn_budget
-            max_usd = await self._max_usd(request.model, prompt_tokens, reply_tokens) if in_dollars else None
-            reserved = replace(reserved, prompt_tokens=prompt_tokens, max_tokens=reply_tokens, max_usd=max_usd)
-        await self.budget.reserve(reserved)
-        return _MeteredCall(
-            self, request, prompt_tokens, reserved, self._new_row(request.model), self.clock.monotonic()
+        if not self.prices.loaded:
+            await asyncio.to_thread(self.prices.load)
+        in_dollars = limits.in_dollars or context.budget_usd is not None
+        reserved = BudgetedCall(
+            context.turn_id,
+            prompt_tokens,
+            request.max_tokens,
+            self._max_usd(request.model, prompt_tokens, request.max_tokens) if in_dollars else None,
+            None if context.notify is ignore_notice else context.notify,
+            context.budget_usd,
         )
+        await self.budget.reserve(reserved)
+        return _MeteredCall(self, request.model, reserved, self._new_row(request.model), self.clock.monotonic())
 
-    async def _max_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
+    def _max_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
         """The maximum cost of a call; None if it does not count for limits in dollars.
 
         Raises BudgetExceededError if the price is unknown and the owner does not allow that.
         """
-        price = await self._price(model)
+        price = self.prices.find(model)
         if price is not None:
             return price.max_cost(prompt_tokens, max_tokens) or None
         if self.provider_name == REPORTS_COST:
@@ -197,14 +200,9 @@ class MeteredProvider(LLMProvider):
             log.warning("Limits in dollars do not count %s of %s: its price is unknown", model, self.provider_name)
         return None
 
-    async def cost(self, model: str, tokens: Tokens) -> float | None:
-        price = await self._price(model) if tokens.total else FREE
+    def cost(self, model: str, tokens: Tokens) -> float | None:
+        price = self.prices.find(model) if tokens.total else FREE
         return None if price is None else price.cost(tokens)
-
-    async def _price(self, model: str) -> Price | None:
-        if not self.prices.loaded:
-            await asyncio.to_thread(self.prices.load)
-        return self.prices.find(model)
 
     def _record_fixup(self, error: ProviderError, model: str, seconds: float) -> None:
         self.ledger.write_soon(_row(self._new_row(model), error, Tokens(), 0.0, seconds))
@@ -229,27 +227,26 @@ class _MeteredCall:
     """One request and its row."""
 
     _meter: MeteredProvider
-    request: ModelRequest
-    _prompt_tokens: int
-    _reserved: BudgetedCall
+    _model: str
+    reserved: BudgetedCall
     _row: dict[str, object]
     _started: float
     emitted: list[Delta] = field(default_factory=list)
     _was_sent: bool = False
-    _result: LLMResponse | BaseException | None = None
-    _ended: bool = False
+    _has_ended: bool = False
 
     async def write_unfinished(self) -> None:
         """Write the row of the request that is about to be sent: it stays if the process is killed."""
-        meter, tokens = self._meter, Tokens(self._prompt_tokens)
-        # A request does not wait for the price table: if the process dies before it is loaded, the row has no price.
-        usd = await meter.cost(self.request.model, tokens) if meter.prices.loaded else None
-        await meter.ledger.write(_row(self._row, "unfinished", tokens, usd, estimated=True))
+        tokens = Tokens(self.reserved.prompt_tokens)
+        usd = self._meter.cost(self._model, tokens)
+        await self._meter.ledger.write(_row(self._row, "unfinished", tokens, usd, estimated=True))
         self._was_sent = True
 
-    async def end(self, result: LLMResponse | BaseException) -> float | None:
+    def end(self, result: LLMResponse | BaseException) -> float | None:
         """Write the row, release the reservation and return the cost in dollars. Only the first result counts."""
-        result = self._result = self._result or result
+        if self._has_ended:
+            return None
+        self._has_ended = True
         meter, error = self._meter, result if isinstance(result, BaseException) else None
         tokens, usd = (
             (Tokens.of(result.usage), result.cost_usd) if isinstance(result, LLMResponse) else (Tokens(), None)
@@ -260,14 +257,11 @@ class _MeteredCall:
         )
         estimated = not tokens.total and was_processed
         if estimated:
-            tokens = Tokens(self._prompt_tokens, completion=_estimate_tokens(self.emitted))
-        usd = await meter.cost(self.request.model, tokens) if usd is None else usd
-        if not self._ended:
-            self._ended = True
-            seconds = meter.clock.monotonic() - self._started
-            meter.budget.settle(self._reserved)
-            meter.ledger.write_soon(_row(self._row, error, tokens, usd, seconds, estimated=estimated))
-            await meter.budget.notify_limits(self._reserved)
+            tokens = Tokens(self.reserved.prompt_tokens, completion=_estimate_tokens(self.emitted))
+        usd = meter.cost(self._model, tokens) if usd is None else usd
+        seconds = meter.clock.monotonic() - self._started
+        meter.budget.settle(self.reserved)
+        meter.ledger.write_soon(_row(self._row, error, tokens, usd, seconds, estimated=estimated))
         return usd
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -160,28 +159,6 @@ async def test_a_stream_has_its_outcome_wherever_the_caller_stops_reading(
                     break
 
     assert [row["outcome"] for row in await desk.rows()] == [outcome]
-
-
-async def test_an_answer_whose_call_is_stopped_twice_while_its_price_is_looked_up_has_its_row(desk: Desk, monkeypatch):
-    asked, go_on, load = threading.Event(), threading.Event(), desk.prices.load
-
-    def load_slowly() -> None:
-        asked.set()
-        go_on.wait(10)
-        load()
-
-    monkeypatch.setattr(desk.prices, "load", load_slowly)
-    used = {"prompt_tokens": 200, "completion_tokens": 3}
-    asking = asyncio.create_task(desk.meter(ScriptedProvider(LLMResponse("hi", usage=used), model="m")).chat(HELLO))
-    await asyncio.to_thread(asked.wait, 10)
-    for _ in range(2):
-        asking.cancel()
-        await asyncio.sleep(0.01)
-    go_on.set()
-    await asyncio.wait([asking])
-
-    (row,) = await desk.rows()
-    assert (row["outcome"], row["prompt_tokens"], row["estimated"]) == ("ok", 200, False)
 
 
 PLAIN = {"prompt_tokens": 200, "completion_tokens": 0}
