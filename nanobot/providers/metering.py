@@ -9,8 +9,9 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from nanobot.config.paths import DataPaths
@@ -30,7 +31,7 @@ from nanobot.providers.base import (
 from nanobot.providers.errors import ProviderTimeoutError, StreamCutError
 from nanobot.usage.budget import Budget, BudgetedCall, UsageReport, usage_report
 from nanobot.usage.ledger import SCHEMA, By, Ledger, UsageSum, UsageSummary, session_sums, sum_up
-from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million
+from nanobot.usage.prices import FREE, Price, find_price, matching_price, price_per_million
 from nanobot.usage.types import LedgerRow, Tokens
 from nanobot.utils.aio import is_being_cancelled
 from nanobot.utils.clock import Clock
@@ -51,7 +52,7 @@ class ProviderPrices:
     Otherwise the offline provider, local servers and accounts with a monthly fee cost nothing.
     """
 
-    def __init__(self, provider: str, table: PriceTable, overrides: Mapping[str, Price] | None = None) -> None:
+    def __init__(self, provider: str, overrides: Mapping[str, Price] | None = None, table: Path | None = None) -> None:
         spec = find_by_name(provider)
         self._provider = provider
         self._key = spec.config_key if spec else provider
@@ -60,22 +61,12 @@ class ProviderPrices:
         self._overrides = overrides or {}
         self._is_free = provider == "offline" or (spec is not None and (spec.is_local or spec.is_oauth))
 
-    @property
-    def loaded(self) -> bool:
-        """Whether `find` works without reading a file."""
-        return self._is_free or self._table.loaded
-
-    def load(self) -> None:
-        """Load the table if it is needed. Never raises."""
-        if not self._is_free:
-            self._table.load()
-
     def find(self, model: str) -> Price | None:
         """The price of a model; None if unknown. May read a file."""
         overrides = matching_price(self._overrides, model)
         if overrides is not None or self._is_free:
             return overrides or FREE
-        return self._table.find(model, self._prefix, self._provider)
+        return find_price(model, self._prefix, self._provider, table=self._table)
 
     def missing(self, model: str) -> str:
         """A sentence about a missing price and what to set; empty if limits in dollars can count the model. May read a
@@ -110,16 +101,24 @@ class MeteredProvider(LLMProvider):
         self.clock = clock
         self._inner = inner
         self._unpriced: set[str] = set()
+        self._prices: dict[str, Price | None] = {}
+        self._lock = threading.Lock()
         inner.on_fixup(self._record_fixup)
 
     def get_default_model(self) -> str:
         return self._inner.get_default_model()
 
     def prepare(self) -> None:
-        """Prepare the provider, and load the prices in a thread."""
+        """Prepare the provider, and look up the price of its model in a thread."""
         self._inner.prepare()
-        if not self.prices.loaded:
-            threading.Thread(target=self.prices.load, name="load-prices", daemon=True).start()
+        with suppress(NotImplementedError):  # somebody's own provider may have no default model
+            if (model := self.get_default_model()) not in self._prices:
+                threading.Thread(target=self._find_price, args=(model,), name="find-price", daemon=True).start()
+
+    def _find_price(self, model: str) -> None:
+        with self._lock:
+            if model not in self._prices:
+                self._prices[model] = self.prices.find(model)
 
     def notes(self) -> list[str]:
         return self._inner.notes()
@@ -166,8 +165,8 @@ class MeteredProvider(LLMProvider):
         prompt_tokens = context.prompt_tokens or estimate_tokens(request.messages) + estimate_tokens(
             json.dumps(request.tools, default=str) if request.tools else ""
         )
-        if not self.prices.loaded:
-            await asyncio.to_thread(self.prices.load)
+        if request.model not in self._prices:
+            await asyncio.to_thread(self._find_price, request.model)
         in_dollars = limits.in_dollars or context.budget_usd is not None
         reserved = BudgetedCall(
             context.turn_id,
@@ -185,7 +184,7 @@ class MeteredProvider(LLMProvider):
 
         Raises BudgetExceededError if the price is unknown and the owner does not allow that.
         """
-        price = self.prices.find(model)
+        price = self._prices[model]
         if price is not None:
             return price.max_cost(prompt_tokens, max_tokens) or None
         if self.provider_name == REPORTS_COST:
@@ -201,7 +200,7 @@ class MeteredProvider(LLMProvider):
         return None
 
     def cost(self, model: str, tokens: Tokens) -> float | None:
-        price = self.prices.find(model) if tokens.total else FREE
+        price = self._prices[model] if tokens.total else FREE
         return None if price is None else price.cost(tokens)
 
     def _record_fixup(self, error: ProviderError, model: str, seconds: float) -> None:
@@ -318,7 +317,6 @@ class Spending:
         self._clock = clock
         self._ledger = Ledger(self._database)
         self.budget = Budget(config.limits.spending_limits(), self._ledger, clock)
-        self._prices = PriceTable(places.prices)
 
     def add_meter(self, provider: LLMProvider, name: str) -> LLMProvider:
         """The provider with a meter, under this name in the ledger."""
@@ -334,7 +332,7 @@ class Spending:
         prices = {
             model: price_per_million(price.input, price.output, price.cached) for model, price in overrides.items()
         }
-        return ProviderPrices(name, self._prices, prices)
+        return ProviderPrices(name, prices)
 
     def renew(self, config: "Config") -> None:
         """Apply the config's limits and prices from the next model call on."""

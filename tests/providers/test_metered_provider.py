@@ -29,7 +29,7 @@ from nanobot.testing import Pause, ScriptedProvider
 from nanobot.testing.model_server import CutStream, Fail, FakeModels, Hang, Raw, Say, Step
 from nanobot.usage.budget import Budget, SpendingLimits
 from nanobot.usage.ledger import SCHEMA, Ledger
-from nanobot.usage.prices import Price, PriceTable, price_per_million
+from nanobot.usage.prices import Price, price_per_million
 from nanobot.usage.types import LedgerRow
 from nanobot.utils.clock import FrozenClock
 from nanobot.utils.database import Database
@@ -65,16 +65,15 @@ class Desk:
     own_prices: dict[str, Price] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        table = self.folder / "table.json"
-        table.write_text(json.dumps(TABLE), encoding="utf-8")
+        self.table = self.folder / "table.json"
+        self.table.write_text(json.dumps(TABLE), encoding="utf-8")
         self.ledger = Ledger(Database(self.folder / "state" / "nanobot.db", SCHEMA))
         opened.append(self.ledger.database)
-        self.prices = PriceTable(None, table)
         self.clock = FrozenClock(datetime(2026, 11, 22, 12, tzinfo=UTC))
         self.budget = Budget(self.limits, self.ledger, self.clock)
 
     def meter(self, inner: LLMProvider, name: str = "custom") -> MeteredProvider:
-        prices = ProviderPrices(name, self.prices, self.own_prices)
+        prices = ProviderPrices(name, self.own_prices, self.table)
         return MeteredProvider(inner, name, self.ledger, self.budget, prices, self.clock)
 
     def direct(self, server: FakeModels, **settings: Any) -> MeteredProvider:
