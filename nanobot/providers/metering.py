@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import REPORTS_COST, find_by_name
@@ -177,7 +177,7 @@ class MeteredProvider(LLMProvider):
             context.budget_usd,
         )
         await self.budget.reserve(reserved)
-        return _MeteredCall(self, request.model, reserved, self._new_row(request.model), self.clock.monotonic())
+        return _MeteredCall(self, reserved, self._new_row(request.model), self.clock.monotonic())
 
     def _max_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
         """The maximum cost of a call; None if it does not count for limits in dollars.
@@ -204,21 +204,21 @@ class MeteredProvider(LLMProvider):
         return None if price is None else price.cost(tokens)
 
     def _record_fixup(self, error: ProviderError, model: str, seconds: float) -> None:
-        self.ledger.write_soon(_row(self._new_row(model), error, Tokens(), 0.0, seconds))
+        self.ledger.write_soon(_ended(self._new_row(model), error, Tokens(), 0.0, seconds))
 
-    def _new_row(self, model: str) -> dict[str, object]:
-        """The columns of a request that is about to be sent."""
+    def _new_row(self, model: str) -> LedgerRow:
+        """The row of a request that is about to be sent."""
         context = call_context()
-        return {
-            "id": self.ledger.new_id(),
-            "sent_at": self.clock.now().isoformat(timespec="milliseconds"),
-            "cause": context.cause,
-            "session": context.session_key,
-            "turn": context.turn_id,
-            "provider": self.provider_name,
-            "model": model,
-            "process": self.ledger.process,
-        }
+        return LedgerRow(
+            id=self.ledger.new_id(),
+            sent_at=self.clock.now().isoformat(timespec="milliseconds"),
+            cause=context.cause,
+            session=context.session_key,
+            turn=context.turn_id,
+            provider=self.provider_name,
+            model=model,
+            process=self.ledger.process,
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -226,9 +226,8 @@ class _MeteredCall:
     """One request and its row."""
 
     _meter: MeteredProvider
-    _model: str
     reserved: BudgetedCall
-    _row: dict[str, object]
+    _row: LedgerRow
     _started: float
     emitted: list[Delta] = field(default_factory=list)
     _was_sent: bool = False
@@ -237,8 +236,8 @@ class _MeteredCall:
     async def write_unfinished(self) -> None:
         """Write the row of the request that is about to be sent: it stays if the process is killed."""
         tokens = Tokens(self.reserved.prompt_tokens)
-        usd = self._meter.cost(self._model, tokens)
-        await self._meter.ledger.write(_row(self._row, "unfinished", tokens, usd, estimated=True))
+        usd = self._meter.cost(self._row.model, tokens)
+        await self._meter.ledger.write(replace(self._row, prompt_tokens=tokens.prompt, usd=usd, estimated=True))
         self._was_sent = True
 
     def end(self, result: LLMResponse | BaseException) -> float | None:
@@ -257,39 +256,37 @@ class _MeteredCall:
         estimated = not tokens.total and was_processed
         if estimated:
             tokens = Tokens(self.reserved.prompt_tokens, completion=_estimate_tokens(self.emitted))
-        usd = meter.cost(self._model, tokens) if usd is None else usd
+        usd = meter.cost(self._row.model, tokens) if usd is None else usd
         seconds = meter.clock.monotonic() - self._started
         meter.budget.settle(self.reserved)
-        meter.ledger.write_soon(_row(self._row, error, tokens, usd, seconds, estimated=estimated))
+        meter.ledger.write_soon(_ended(self._row, error, tokens, usd, seconds, estimated=estimated))
         return usd
 
 
-def _row(
-    sent: Mapping[str, object],
-    ended: BaseException | str | None,
+def _ended(
+    row: LedgerRow,
+    error: BaseException | None,
     tokens: Tokens,
     usd: float | None,
-    seconds: float = 0.0,
+    seconds: float,
     *,
     estimated: bool = False,
 ) -> LedgerRow:
-    """The whole row of a request. `ended`: its failure, None for an answer, or an outcome."""
-    outcome, error = ended if isinstance(ended, str) else "ok", None
-    if isinstance(ended, BaseException):
-        outcome, error = ("stopped", None) if _was_stopped(ended) else ("failed", type(ended).__name__)
-    ending = {
-        "outcome": outcome,
-        "error": error,
-        "prompt_tokens": tokens.prompt,
-        "cached_tokens": tokens.cached,
-        "cache_written_tokens": tokens.cache_written,
-        "completion_tokens": tokens.completion,
-        "reasoning_tokens": tokens.reasoning,
-        "usd": usd,
-        "ms": round(seconds * 1000),
-        "estimated": estimated,
-    }
-    return cast("LedgerRow", {**sent, **ending})
+    """The row of a request that has ended, with its failure or an answer."""
+    outcome = "ok" if error is None else "stopped" if _was_stopped(error) else "failed"
+    return replace(
+        row,
+        outcome=outcome,
+        error=type(error).__name__ if outcome == "failed" else None,
+        prompt_tokens=tokens.prompt,
+        cached_tokens=tokens.cached,
+        cache_written_tokens=tokens.cache_written,
+        completion_tokens=tokens.completion,
+        reasoning_tokens=tokens.reasoning,
+        usd=usd,
+        ms=round(seconds * 1000),
+        estimated=estimated,
+    )
 
 
 def _was_stopped(error: BaseException) -> bool:

@@ -30,7 +30,6 @@ from nanobot.testing.model_server import CutStream, Fail, FakeModels, Hang, Raw,
 from nanobot.usage.budget import Budget, SpendingLimits
 from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import Price, price_per_million
-from nanobot.usage.types import LedgerRow
 from nanobot.utils.clock import FrozenClock
 from nanobot.utils.database import Database
 from tests.support.ledger_rows import rows_of
@@ -79,7 +78,7 @@ class Desk:
     def direct(self, server: FakeModels, **settings: Any) -> MeteredProvider:
         return self.meter(CustomProvider("k", server.v1, "m", **settings))
 
-    async def rows(self) -> list[LedgerRow]:
+    async def rows(self) -> list[dict[str, Any]]:
         await self.ledger.flush()
         return rows_of(self.folder)
 
