@@ -242,10 +242,8 @@ class ChatCall(WireCall):
         return request_body(fields, tools, messages), droppable
 
     def _dialect(self, facts: Facts) -> RequestDialect:
-        wants_reasoning = self.endpoint.returns_reasoning
         name = f"{self._request.model} {self.endpoint.api_base}".lower()
-        if wants_reasoning is None:
-            wants_reasoning = any(part in name for part in _WANT_REASONING)
+        wants_reasoning = any(part in name for part in _WANT_REASONING)
         return RequestDialect(
             reasoning=(wants_reasoning or "need reasoning_content" in facts) and "drop reasoning_content" not in facts,
             extra_content="gemini" in name or "googleapis" in name,

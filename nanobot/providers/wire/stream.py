@@ -66,10 +66,7 @@ class EndpointSettings(TypedDict, total=False):
     proxy: str | None
     timeouts: Timeouts | None
     reasoning_effort: str | None
-    returns_reasoning: bool | None
-    """Whether reasoning is sent back with tool calls; None decides by the model's name."""
     capabilities: CapabilityStore | None
-    pools: HttpPools | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,6 @@ class ChatEndpoint(Endpoint):
 
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     reasoning_effort: str | None = None
-    returns_reasoning: bool | None = None
     capabilities: CapabilityStore = field(default_factory=CapabilityStore)
     tools: ToolsEncoder = field(default_factory=ToolsEncoder)
     rows: RowsEncoder = field(default_factory=RowsEncoder)
