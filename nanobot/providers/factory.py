@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from nanobot.config.provider_table import (
     DEFAULT_MODEL,
@@ -27,7 +28,7 @@ from nanobot.plugins import entry_points, load, names, package_of
 from nanobot.providers.accounts.store import AccountStore, command_name
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.endpoint import CapabilityStore, Timeouts, is_loopback_url, timeouts_for
-from nanobot.providers.local_servers import LocalServer, default_servers, find_local_server, list_models
+from nanobot.providers.local_servers import default_servers, list_models, running_servers
 from nanobot.providers.resilience import (
     RETRIES,
     Breaker,
@@ -57,12 +58,12 @@ async def choose_provider(
     model: str | None = None,
     environ: Mapping[str, str],
     state_dir: Path | None = None,
-    local_servers: Sequence[LocalServer] | None = None,
+    local_servers: Mapping[str, str] | None = None,
 ) -> ChosenProvider:
     """The provider for this model, or for the active model if none is given.
 
     Raises ConfigError, naming the key to set, if the owner named a model or provider that is not usable: there is no
-    silent switch. `local_servers` are probed if nothing is configured; None means the default ones.
+    silent switch. If nothing is configured, `local_servers` are probed, base URLs by provider; None: the default ones.
     """
     requested = model or config.active_preset().model
     match = config.match_provider(requested, environ)
@@ -79,11 +80,12 @@ async def choose_provider(
             spec = spec_for(name)
             return _for_account(config, spec, requested, f"you are logged in to {spec.display_name}", state_dir)
     servers = default_servers(environ, config.providers.by_name()) if local_servers is None else local_servers
-    if (running := await find_local_server(servers)) is not None:
-        spec = spec_for(running.server.provider)
-        served = requested if requested in running.models else running.models[0]
-        provider = _create_provider(config, spec, served, None, running.server.api_base, state_dir)
-        return ChosenProvider(provider, spec.name, served, reason=running.reason)
+    for name, models in (await running_servers(servers)).items():
+        spec, base = spec_for(name), servers[name]
+        served = requested if requested in models else models[0]
+        provider = _create_provider(config, spec, served, None, base, state_dir)
+        reason = f"{spec.display_name} answers on {urlsplit(base).netloc}"
+        return ChosenProvider(provider, spec.name, served, reason=reason)
     reason = "no key is set in the config or the environment, and no local model server answers"
     return ChosenProvider(load(OFFLINE)(), "offline", "offline", reason=reason)
 
@@ -252,8 +254,8 @@ class ProviderChains:
     state_dir: Path | None = None
     _: KW_ONLY
     add_meter: AddMeter = no_meter
-    local_servers: Sequence[LocalServer] | None = None
-    """Probed if nothing is configured; None means the default ones."""
+    local_servers: Mapping[str, str] | None = None
+    """As in `choose_provider`."""
     sleep: Sleep = asyncio.sleep
     monotonic: Monotonic = time.monotonic
     _breakers: dict[tuple[str, str | None, str], Breaker] = field(default_factory=dict, init=False)
