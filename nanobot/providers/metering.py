@@ -68,12 +68,8 @@ class ProviderPrices:
             return overrides or FREE
         return find_price(model, self._prefix, self._provider, table=self._table)
 
-    def missing(self, model: str) -> str:
-        """A sentence about a missing price and what to set; empty if limits in dollars can count the model. May read a
-        file.
-        """
-        if self.find(model) is not None or self._provider == REPORTS_COST:
-            return ""
+    def explain_missing(self, model: str) -> str:
+        """A sentence about a missing price and what to set."""
         example = json.dumps({model: {"input": 1.25, "output": 10}}, ensure_ascii=False)
         return (
             f"No price is known for the model {model} of {self._provider}. Set providers.{self._key}.prices in the "
@@ -191,8 +187,8 @@ class MeteredProvider(LLMProvider):
             return 0.0
         if not self.budget.limits.unknown_price:
             raise BudgetExceededError(
-                f"{self.prices.missing(model)} Until then the model is not used, since a limit in dollars is set; "
-                'limits.unknownPrice "allow" permits uncounted calls.'
+                f"{self.prices.explain_missing(model)} Until then the model is not used, since a limit in dollars is "
+                'set; limits.unknownPrice "allow" permits uncounted calls.'
             )
         if model not in self._unpriced:
             self._unpriced.add(model)
@@ -321,7 +317,10 @@ class Spending:
 
     def missing_price(self, name: str, model: str) -> str:
         """A sentence about a missing price and what to set; empty unless a dollar limit needs one. Blocks briefly."""
-        return self._prices_of(name).missing(model) if self.budget.limits.in_dollars else ""
+        prices = self._prices_of(name)
+        if not self.budget.limits.in_dollars or name == REPORTS_COST or prices.find(model) is not None:
+            return ""
+        return prices.explain_missing(model)
 
     def _prices_of(self, name: str) -> ProviderPrices:
         section = self._sections.get(name)
