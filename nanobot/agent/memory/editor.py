@@ -178,14 +178,14 @@ class MemoryEditor:
                     f"It is pinned. Unpin it first: /memory unpin {id_}, or `nanobot memory unpin {id_}` in a terminal."
                 )
             forgot = [*dict.fromkeys(encodable(fact.text) for fact in removed)]
-            self._edit(self._memory.fact_files.values(), _with(FactEdit((key,))), ChangedBy.FORGET, forgot=forgot)
+            self._edit(self._memory.fact_files.values(), _change_of(FactEdit((key,))), ChangedBy.FORGET, forgot=forgot)
             return removed[:1]
 
     def share(self, wanted: str) -> Fact:
         """Add a fact to the memory that every chat sees."""
         with self.revisions.lock():
             fact = self._one(wanted)
-            if not self._edit([self._memory.shared_file], _with(FactEdit(text=fact.text)), ChangedBy.SHARE):
+            if not self._edit([self._memory.shared_file], _change_of(FactEdit(text=fact.text)), ChangedBy.SHARE):
                 raise NanobotError("It is already shared.")
             return fact
 
@@ -205,7 +205,7 @@ class MemoryEditor:
         with self.revisions.lock():
             old = self._one(wanted)
             edit = FactEdit((old.key,), f"{text} {PIN}" if old.pinned else text)
-            if not self._edit(self._files, _with(edit), ChangedBy.EDIT) and new[0].text != old.text:
+            if not self._edit(self._files, _change_of(edit), ChangedBy.EDIT) and new[0].text != old.text:
                 raise NanobotError("Another fact already says that.")
             return new[0]
 
@@ -345,8 +345,8 @@ class MemoryEditor:
         return [*files]
 
 
-def _with(edit: FactEdit) -> Callable[[str], str]:
-    """The text with this edit of a person."""
+def _change_of(edit: FactEdit) -> Callable[[str], str]:
+    """Return the function that applies this edit of a person to a text."""
     return lambda text: apply_edits(text, [edit], by_person=True)[0]
 
 
