@@ -8,7 +8,7 @@ import os
 import re
 import struct
 import sys
-from collections import deque
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -52,7 +52,9 @@ class ReadWatcher:
     def __init__(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
         """Missing files are skipped. Raises OSError if watching is not possible, or not for so many files."""
         self._kernel = _kernel()
-        self._descriptor = _borrow_descriptor(self._kernel)
+        self._descriptor = int(self._kernel.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        if self._descriptor < 0:
+            raise OSError("The limit of inotify instances is reached.")
         self._watched: dict[int, str] = {}
         try:
             for name in files:
@@ -79,12 +81,8 @@ class ReadWatcher:
         return read_paths
 
     def close(self) -> None:
-        """Stop watching. Call once."""
-        for number in self._watched:
-            self._kernel.inotify_rm_watch(self._descriptor, number)
-        while _read_events(self._descriptor):
-            pass
-        _idle_descriptors.append((os.getpid(), self._descriptor))
+        """Stop watching. Call once. The kernel takes 15 ms for it, which nobody waits for."""
+        threading.Thread(target=os.close, args=(self._descriptor,), name="stop-watching").start()
 
     def _watch(self, name: str, mask: int) -> None:
         import ctypes
@@ -98,8 +96,6 @@ class ReadWatcher:
 
 _UNREADABLE = (FileNotFoundError, NotADirectoryError, PermissionError)
 """Files that we cannot open cannot be read by processes with no more rights than ours."""
-_idle_descriptors: deque[tuple[int, int]] = deque()
-"""Unused descriptors with their process id. Closing one takes the kernel 15 ms, so they are reused."""
 
 
 @cache
@@ -109,20 +105,6 @@ def _kernel() -> "ctypes.CDLL":
     import ctypes  # slow import (5 ms)
 
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _borrow_descriptor(kernel: "ctypes.CDLL") -> int:
-    """A descriptor without watches. One inherited through a fork belongs to the parent and is closed."""
-    with suppress(IndexError):
-        while True:
-            process, descriptor = _idle_descriptors.pop()
-            if process == os.getpid():
-                return descriptor
-            os.close(descriptor)
-    descriptor = int(kernel.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
-    if descriptor < 0:
-        raise OSError("The limit of inotify instances is reached.")
-    return descriptor
 
 
 def _read_events(descriptor: int) -> bytes:

@@ -84,8 +84,7 @@ def run_unsandboxed(command: Sequence[str] | str) -> SandboxedCommand:
 class Sandbox:
     """The sandbox of one bot. Methods block and are thread-safe; support is probed once.
 
-    `cache` is the file for the probe's result, `tmp` the folder that commands see as /tmp (None: one in memory for each
-    command).
+    `tmp` is the folder that commands see as /tmp (None: one in memory for each command).
     """
 
     def __init__(
@@ -94,13 +93,11 @@ class Sandbox:
         mode: SandboxMode = "auto",
         *,
         network: bool = True,
-        cache: Path | None = None,
         tmp: Path | None = None,
     ) -> None:
         self._paths = paths
         self._mode = mode
         self._network = network
-        self._cache = cache
         self.tmp = tmp
         self._probed: Bwrap | str | None = None
         self._lock = threading.Lock()
@@ -130,7 +127,7 @@ class Sandbox:
         """How bwrap works here, or why it does not."""
         with self._lock:
             if self._probed is None:
-                self._probed = probe_bwrap(self.view, self._cache)
+                self._probed = probe_bwrap(self.view)
                 if isinstance(self._probed, str) and self.wanted:
                     logger.warning("%s", self._probed)
             return self._probed
@@ -139,8 +136,6 @@ class Sandbox:
         """Drop the probe's result after a failure: probe again before the next command."""
         with self._lock:
             self._probed = None
-            if self._cache is not None:
-                self._cache.unlink(missing_ok=True)
 
     def view(
         self,
@@ -219,7 +214,7 @@ class Sandbox:
         """What the sandbox protects, for `status` and `doctor`. Makes no file and no folder."""
         if not self.wanted:
             return Report(False, "off: tools.exec.sandbox is none, commands may do everything that nanobot may do")
-        bwrap = self._probed or probe_bwrap(partial(self.view, make=False), self._cache, keep=False)
+        bwrap = self._probed or probe_bwrap(partial(self.view, make=False))
         if self._is_landlock_only(bwrap):
             lacks = (*_LANDLOCK_LACKS, *((_LOOPBACK,) if self._network else ()))
             return Report(True, f"Landlock alone: {bwrap}", _LANDLOCK_HOLDS, lacks, is_partial=True)
