@@ -125,7 +125,6 @@ async def run_command(
             cwd=folder,
             env={**env, **sandboxed.env},
             confine=sandboxed.confine,
-            limit=sandboxed.limit,
         ) as child:
             streams = (stdout.read_from(child.stdout), stderr.read_from(child.stderr))
             pumps = [asyncio.create_task(stream) for stream in streams]

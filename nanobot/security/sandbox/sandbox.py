@@ -1,10 +1,8 @@
 """The sandbox as its users see it: what this machine supports, how to start a command in it with which limits, and a
 report on it.
 
-A sandboxed command is limited from outside before it starts (prlimit), any other by a shell in front of it (ulimit); no
-Python code runs between fork and exec. The number of processes is watched too (`agent/tools/execution`), since the
-kernel does not limit root's.
-https://man7.org/linux/man-pages/man2/prlimit.2.html
+A shell in front of the command, and of its sandbox, sets its limits; no Python code runs between fork and exec. The
+number of processes is watched too (`agent/tools/execution`), since the kernel does not limit root's.
 https://pubs.opengroup.org/onlinepubs/9799919799/utilities/ulimit.html
 """
 
@@ -70,7 +68,6 @@ class SandboxedCommand:
 
     argv: Argv
     confine: Callable[[], None] | None = None
-    limit: Callable[[int], None] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     """Call it once the command has ended."""
@@ -169,11 +166,9 @@ class Sandbox:
         view, real = self.view(folder, grants, paths), Path(os.path.realpath(folder))
         links = _links_in(self._paths.workspace, self._paths.never_written)
         if isinstance(bwrap, Bwrap):
-            argv = partial(bwrap.argv, view, real, command)
             return SandboxedCommand(
-                lambda info_fd, block_fd: argv("--info-fd", str(info_fd), "--block-fd", str(block_fd)),
+                lambda info_fd: with_limits(bwrap.argv(view, real, command, "--info-fd", str(info_fd))),
                 harden_thread if bwrap.hardened else None,
-                bind_limits,
                 _OWN_TMP,
                 partial(_restore_links, links),
             )
@@ -295,7 +290,7 @@ _FILE_SIZE = 16 * _GB
 _OPEN_FILES, _PROCESSES = 8192, 4096
 _OOM_SCORE = 500
 """When memory runs out, the kernel kills the command before nanobot."""
-_WITH_LIMITS = 'exec 3>&2 2>/dev/null; {limits}; "$0" "$@" 2>&3 3>&-; exit $?'
+_WITH_LIMITS = '{{ {limits}; }} 2>/dev/null; "$0" "$@"; exit $?'
 """A shell between nanobot and the command, so that the command's `$PPID` is not nanobot."""
 
 
@@ -305,26 +300,6 @@ def max_memory() -> int:
         return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE)
     except (AttributeError, OSError, ValueError):  # not available on this host
         return 8 * _GB
-
-
-def bind_limits(pid: int) -> None:
-    """Limit this process and its future children; lower limits of the host stay. Linux only."""
-    import resource  # not on every host
-
-    bounds = {
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_DATA: max_memory(),
-        resource.RLIMIT_FSIZE: _FILE_SIZE,
-        resource.RLIMIT_NOFILE: _OPEN_FILES,
-        resource.RLIMIT_NPROC: _PROCESSES,
-    }
-    with suppress(ProcessLookupError):  # it has ended
-        for limit, wanted in bounds.items():
-            _, hard = resource.prlimit(pid, limit)
-            bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            resource.prlimit(pid, limit, (bound, bound))
-    with suppress(OSError):
-        Path("/proc", str(pid), "oom_score_adj").write_text(str(_OOM_SCORE), encoding="ascii")
 
 
 def with_limits(command: Sequence[str]) -> list[str]:
