@@ -33,8 +33,6 @@ class Bwrap:
     """A /proc of its own; otherwise the host's read-only: other processes can be seen, not touched."""
     no_more_userns: bool
     """No user namespaces inside, which would open more of the kernel to a command."""
-    hardened: bool
-    """Whether the thread that starts it may install the filters of `harden_thread`."""
 
     def argv(self, view: View, folder: Path, command: Sequence[str], *options: str) -> list[str]:
         """Arguments to run `command` in `folder` with this view and these additional options. They work in order."""
@@ -105,7 +103,7 @@ def probe_bwrap(make_view: Callable[[], View]) -> Bwrap | str:
         advice = "Commands are sandboxed on Linux only" if platform.system() != "Linux" else _INSTALL
         return f"bwrap is not installed. {advice}."
     view, problem = make_view(), ""
-    for choice in product((True, False), repeat=3):
+    for choice in product((True, False), repeat=2):
         bwrap = Bwrap(program, *choice)
         failure = _try(bwrap, view)
         if failure is None:
@@ -129,7 +127,7 @@ def _try(bwrap: Bwrap, view: View) -> str | None:
         )
 
     try:
-        with ThreadPoolExecutor(1, initializer=harden_thread if bwrap.hardened else None) as threads:
+        with ThreadPoolExecutor(1, initializer=harden_thread) as threads:
             process = threads.submit(run).result()
     except subprocess.TimeoutExpired:
         return f"it did not end within {_TIMEOUT_S:g} s"

@@ -168,7 +168,7 @@ class Sandbox:
         if isinstance(bwrap, Bwrap):
             return SandboxedCommand(
                 lambda info_fd: with_limits(bwrap.argv(view, real, command, "--info-fd", str(info_fd))),
-                harden_thread if bwrap.hardened else None,
+                harden_thread,
                 _OWN_TMP,
                 partial(_restore_links, links),
             )
@@ -228,11 +228,10 @@ class Sandbox:
         gaps = {
             "The names of other processes can be seen: this container allows no /proc of its own.": not bwrap.own_proc,
             "Commands may make user namespaces: this bwrap cannot forbid it.": not bwrap.no_more_userns,
-            "Keyrings can be used and setuid programs made: threads cannot give up rights here.": not bwrap.hardened,
             f"The workspace belongs to user {owner}: commands, which are not root, cannot write in it.": owner
             is not None,
             "Services with an abstract socket (such as X11) can be called: this kernel cannot forbid it.": self._network
-            and not (bwrap.hardened and can_scope()),
+            and not can_scope(),
             _LOOPBACK: self._network,
         }
         return Report(
