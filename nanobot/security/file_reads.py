@@ -145,7 +145,7 @@ class FileReadWatcher:
         self._follow_renames()
         read = self._watch.paths() if self._watch is not None else None
         if read is None:
-            read = {*self._files, *(name for tree in self._trees for name in islice(_files_in(tree), _MAX_FILES))}
+            read = {*self._files, *(name for tree in self._trees for name in islice(_paths_in(tree), _MAX_FILES))}
         elif 0 < len(printed) < _SHOWN_WHOLE and names_its_sources(self._command):
             read = {name for name in read if os.path.basename(name) in printed}  # noqa: PTH119 of many
         marks = [self._provenance_of(Path(name)) for name in read]
@@ -173,12 +173,11 @@ class FileReadWatcher:
         for name, mark in marks.items():
             if _OBJECTS in name and not os.path.exists(name):  # noqa: PTH110 git has packed its copy of the file
                 self._mark(Path(name.partition(_OBJECTS)[0] + _OBJECTS, "pack"), mark)
-        for entry in islice(_entries(self._workspace), _MAX_ENTRIES):
-            with suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                name = moved.get((status.st_dev, status.st_ino), entry.path)
-                if name != entry.path and name in marks:
-                    self._mark(Path(entry.path), marks[name])
+        for path in islice(_paths_in(str(self._workspace)), _MAX_ENTRIES):
+            status = _stat(path)
+            name = moved.get((status.st_dev, status.st_ino), path) if status is not None else path
+            if name != path and name in marks:
+                self._mark(Path(path), marks[name])
 
     def _follow_into_git(self, read: Iterable[str]) -> None:
         """Mark git's copies of such files, which are named by their content: a later `git show` reads them."""
@@ -221,15 +220,6 @@ def _stat(name: str) -> os.stat_result | None:
         return None
 
 
-def _entries(folder: str | Path) -> "Iterator[os.DirEntry[str]]":
-    """All entries below a folder."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            yield entry
-            if entry.is_dir(follow_symlinks=False):
-                yield from _entries(entry.path)
-
-
-def _files_in(tree: str) -> Iterator[str]:
-    for folder, _, names in os.walk(tree):
-        yield from (os.path.join(folder, name) for name in names)  # noqa: PTH118 of many
+def _paths_in(tree: str) -> Iterator[str]:
+    for folder, folders, files in os.walk(tree):
+        yield from (os.path.join(folder, name) for name in (*folders, *files))  # noqa: PTH118 of many

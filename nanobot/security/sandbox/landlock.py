@@ -29,8 +29,9 @@ _TCP = 0b11  # bind, connect
 _READ_DIR = 1 << 3
 _READ = 1 << 2 | 1 << 0
 _FILE_RIGHTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
-_RIGHTS_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-_SCOPES_SINCE, _NET_SINCE = 6, 4
+_ALL_RIGHTS = (1 << 16) - 1
+_SCOPES_SINCE = 6
+"""The ABI version of Linux 6.12."""
 _LAST_CAPABILITY = 63
 _UNIX, _NETLINK, _INET, _INET6 = 1, 16, 2, 10
 """Allowed socket families; programs list interfaces by AF_NETLINK. Others bypass namespaces: AF_VSOCK, for example,
@@ -52,19 +53,14 @@ class _Header(ctypes.Structure):
 
 
 @cache
-def abi() -> int:
-    """The Landlock ABI version of this kernel; 0 for none."""
-    if sys.platform != "linux":
-        return 0
-    try:
-        return max(0, _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)))
-    except OSError:
-        return 0
-
-
 def can_scope() -> bool:
-    """Whether Landlock can restrict abstract sockets and signals."""
-    return abi() >= _SCOPES_SINCE
+    """Whether Landlock can restrict abstract sockets and signals on this kernel; older versions are not used."""
+    if sys.platform != "linux":
+        return False
+    try:
+        return _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)) >= _SCOPES_SINCE
+    except OSError:
+        return False
 
 
 def harden_thread() -> None:
@@ -88,12 +84,9 @@ class LandlockRules:
     """
 
     def __init__(self, view: View) -> None:
-        self._fs = max(rights for since, rights in _RIGHTS_BY_ABI.items() if since <= abi())
-        net = _TCP if not view.network and abi() >= _NET_SINCE else 0
-        rules = _Rules(self._fs, net, _SCOPES if can_scope() else 0)
         services = (_UNIX,) if view.services else ()  # a service behind a socket file could start programs outside
         self._families = (*services, _NETLINK, *((_INET, _INET6) if view.network else ()))
-        self._ruleset = _create(rules)
+        self._ruleset = _create(_Rules(_ALL_RIGHTS, 0 if view.network else _TCP, _SCOPES))
         try:
             for place, rights in self._rules(view):
                 self._allow(place, rights)
@@ -121,12 +114,12 @@ class LandlockRules:
         shown = _without_closed(Path("/"), closed) if view.whole else map(Path, (*SYSTEM, "/proc"))
         yield from ((place, _READ) for place in shown)
         for name in _DEVICES:
-            yield Path("/dev", name), self._fs
+            yield Path("/dev", name), _ALL_RIGHTS
         for place in (*view.devices, *((view.tmp,) if view.tmp is not None else ())):
-            yield place, self._fs
+            yield place, _ALL_RIGHTS
         for place, access in view.places:
             if access is PathAccess.WRITE:
-                yield from ((inner, self._fs) for inner in _without_closed(place, closed))
+                yield from ((inner, _ALL_RIGHTS) for inner in _without_closed(place, closed))
             elif access in (PathAccess.READ, PathAccess.READ_TOO):
                 yield from ((inner, _READ | _READ_DIR) for inner in _without_closed(place, closed))
 
@@ -135,7 +128,7 @@ class LandlockRules:
         with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
             held = os.open(place, os.O_PATH | os.O_CLOEXEC)
             try:
-                allowed = rights & self._fs & (~0 if os.path.isdir(f"/proc/self/fd/{held}") else _FILE_RIGHTS)  # noqa: PTH112
+                allowed = rights if os.path.isdir(f"/proc/self/fd/{held}") else rights & _FILE_RIGHTS  # noqa: PTH112
                 if allowed:
                     rule = _PathBeneathAttr(allowed, held)
                     pointer = ctypes.byref(rule)
@@ -170,8 +163,7 @@ def _restrict(ruleset: int | None, families: Sequence[int]) -> None:
 
 
 def _create(rules: _Rules) -> int:
-    size = 24 if can_scope() else 16 if abi() >= _NET_SINCE else 8
-    return _call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0))
+    return _call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(ctypes.sizeof(rules)), ctypes.c_uint32(0))
 
 
 @cache
