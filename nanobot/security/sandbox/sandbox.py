@@ -20,7 +20,7 @@ from typing import Literal
 from nanobot.errors import NanobotError
 from nanobot.security.files.paths import PathPolicy
 from nanobot.security.sandbox.bwrap import Bwrap, probe_bwrap
-from nanobot.security.sandbox.landlock import LandlockRules, can_scope, harden_thread
+from nanobot.security.sandbox.landlock import can_scope, confine_thread, harden_thread
 from nanobot.security.sandbox.view import View, ViewGrants, listening_sockets, view_of
 from nanobot.utils.files import make_private_folder, remove_old_files
 from nanobot.utils.processes import Argv
@@ -174,14 +174,10 @@ class Sandbox:
             )
         if not self.is_available:
             raise SandboxUnavailableError(self.advice)
-        rules = LandlockRules(view)
         tmp = {"TMPDIR": str(view.tmp), "XDG_CACHE_HOME": f"{view.tmp}/.cache"} if view.tmp is not None else {}
-
-        def close() -> None:
-            rules.close()
-            _restore_links(links)
-
-        return SandboxedCommand(with_limits(command), rules.enter, env=tmp, close=close)
+        return SandboxedCommand(
+            with_limits(command), partial(confine_thread, view), tmp, partial(_restore_links, links)
+        )
 
     @property
     def advice(self) -> str:
