@@ -25,10 +25,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import psutil
+
+T = TypeVar("T")
 
 _MARK = "NANOBOT_CHILD"
 _KILL_TIMEOUT_S = 2.0
@@ -352,9 +354,6 @@ async def child_process(
         await child.close()
 
 
-_Started = tuple[subprocess.Popen[bytes], PidNamespace | None]
-
-
 async def _start(
     argv: Argv, cwd: Path, env: Mapping[str, str], stdin: int, confine: Callable[[], None] | None
 ) -> Child:
@@ -368,41 +367,45 @@ async def _start(
         "start_new_session": sys.platform != "win32",
         "creationflags": _CREATION_FLAGS,
     }
-    if callable(argv):
-        process, namespace = await _start_in_thread(confine, partial(_start_in_namespace, argv, options))
-    elif confine is not None and not isinstance(argv, str):
-        process, namespace = await _start_in_thread(confine, lambda: (subprocess.Popen(argv, **options), None))
-    else:
-        loop = asyncio.get_running_loop()
-        start: Callable[..., Any] = (
-            partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
-            if isinstance(argv, str)
-            else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
-        )
-        transport, protocol = await start(**options)
-        return Child(transport, protocol, mark)
-    confined = _Confined(process)
-    await confined.connect()
-    return Child(confined, confined, mark, namespace)
+    if callable(argv) or (confine is not None and not isinstance(argv, str)):
+        starting = in_own_thread(partial(_start_confined, argv, confine, options))
+        process, namespace = await asyncio.wrap_future(starting)
+        confined = _Confined(process)
+        await confined.connect()
+        return Child(confined, confined, mark, namespace)
+    loop = asyncio.get_running_loop()
+    start: Callable[..., Any] = (
+        partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
+        if isinstance(argv, str)
+        else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
+    )
+    transport, protocol = await start(**options)
+    return Child(transport, protocol, mark)
 
 
-async def _start_in_thread(confine: Callable[[], None] | None, start: Callable[[], _Started]) -> _Started:
-    """Start it from a thread that is not reused, since the rights it gives up do not come back."""
-    started: Future[_Started] = Future()
+def in_own_thread(work: Callable[[], T]) -> Future[T]:
+    """Do it in a thread that is not used again, since rights that a thread gives up do not come back."""
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            if confine is not None:
-                confine()
-            started.set_result(start())
+            done.set_result(work())
         except BaseException as error:
-            started.set_exception(error)
+            done.set_exception(error)
 
     threading.Thread(target=run, name="confined", daemon=True).start()
-    return await asyncio.wrap_future(started)
+    return done
 
 
-def _start_in_namespace(argv: Callable[[int], Sequence[str]], options: Mapping[str, Any]) -> _Started:
+def _start_confined(
+    argv: Sequence[str] | Callable[[int], Sequence[str]],
+    confine: Callable[[], None] | None,
+    options: Mapping[str, Any],
+) -> tuple[subprocess.Popen[bytes], PidNamespace | None]:
+    if confine is not None:
+        confine()
+    if not callable(argv):
+        return subprocess.Popen(argv, **options), None
     info_read, info_write = os.pipe()
     try:
         try:

@@ -7,13 +7,13 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 from nanobot.security.sandbox.landlock import harden_thread
 from nanobot.security.sandbox.view import SYSTEM, PathAccess, View
+from nanobot.utils.processes import in_own_thread
 from nanobot.utils.storage_error import os_reason
 
 _INSIDE_UID = "1000"
@@ -116,6 +116,7 @@ def _try(bwrap: Bwrap, view: View) -> str | None:
     """Why `true` cannot run like this; None if it can."""
 
     def run() -> subprocess.CompletedProcess[bytes]:
+        harden_thread()
         return subprocess.run(
             bwrap.argv(view, Path("/"), [shutil.which("true") or "/bin/true"]),
             stdin=subprocess.DEVNULL,
@@ -127,12 +128,9 @@ def _try(bwrap: Bwrap, view: View) -> str | None:
         )
 
     try:
-        with ThreadPoolExecutor(1, initializer=harden_thread) as threads:
-            process = threads.submit(run).result()
+        process = in_own_thread(run).result()
     except subprocess.TimeoutExpired:
         return f"it did not end within {_TIMEOUT_S:g} s"
-    except BrokenExecutor:
-        return "the kernel does not let a thread give up rights"
     except OSError as error:
         return os_reason(error)
     if process.returncode == 0:

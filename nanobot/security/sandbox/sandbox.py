@@ -164,20 +164,14 @@ class Sandbox:
         """How to start this command in the sandbox. Raises SandboxUnavailableError."""
         bwrap = self.support
         view, real = self.view(folder, grants, paths), Path(os.path.realpath(folder))
-        links = _links_in(self._paths.workspace, self._paths.never_written)
+        close = partial(_restore_links, _links_in(self._paths.workspace, self._paths.never_written))
         if isinstance(bwrap, Bwrap):
-            return SandboxedCommand(
-                lambda info_fd: with_limits(bwrap.argv(view, real, command, "--info-fd", str(info_fd))),
-                harden_thread,
-                _OWN_TMP,
-                partial(_restore_links, links),
-            )
+            argv = partial(bwrap.argv, view, real, command, "--info-fd")
+            return SandboxedCommand(lambda info_fd: with_limits(argv(str(info_fd))), harden_thread, _OWN_TMP, close)
         if not self.is_available:
             raise SandboxUnavailableError(self.advice)
         tmp = {"TMPDIR": str(view.tmp), "XDG_CACHE_HOME": f"{view.tmp}/.cache"} if view.tmp is not None else {}
-        return SandboxedCommand(
-            with_limits(command), partial(confine_thread, view), tmp, partial(_restore_links, links)
-        )
+        return SandboxedCommand(with_limits(command), partial(confine_thread, view), tmp, close)
 
     @property
     def advice(self) -> str:
