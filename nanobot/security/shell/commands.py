@@ -17,7 +17,7 @@ _MAX_LENGTH = 200_000
 _MAX_DEPTH, _MAX_WRAPPERS, _MAX_COMMANDS = 40, 12, 2000
 _MAX_WORDS = 20_000
 """Words of all wrapped commands of a line together."""
-_MAX_DOCUMENTS, _MAX_CHOICES = 100, 100
+_MAX_CHOICES = 100
 
 _RESERVED = frozenset({
     "if", "then", "else", "elif", "fi", "do", "done", "while", "until", "{", "}", "!", "time", "coproc", "[[", "]]",
@@ -228,7 +228,6 @@ class _Reader:
         redirect = Redirect(match[1], next(iter(self._next_word()), ""))
         if match[1] in ("<<", "<<-"):
             self._documents.append((redirect, quoted))
-            self._line.cut = self._line.cut or len(self._documents) > _MAX_DOCUMENTS
         self._redirects.append(redirect)
 
     def _read_documents(self) -> None:
