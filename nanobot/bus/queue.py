@@ -4,9 +4,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage, Receipt, StreamUpdate
 from nanobot.bus.journal import InboundState, Journal
@@ -82,8 +83,8 @@ class MessageBus:
         self._open_keys: dict[str, set[str]] = {}
         """Journal keys of accepted messages that are not settled, by session."""
         self._settled_event = asyncio.Event()
-        self._outbound_event = asyncio.Event()
-        """Set when an outbound message is taken, or dropped as a duplicate."""
+        self._receipts: WeakKeyDictionary[Receipt, str] = WeakKeyDictionary()
+        """Of replies and notices that were posted, with the channel of each."""
         self._stream_updates: dict[str, StreamUpdate] = {}
         self.on_turn: Callable[[InboundMessage, InboundState | None], None] = lambda message, state: None
         """Called when the turn of a message begins (None), and when a message is settled (with its state)."""
@@ -183,8 +184,9 @@ class MessageBus:
         self.on_turn(message, state)
         open_keys = self._open_keys.get(message.session_key, set())
         open_keys.discard(message.journal_key or "")
-        if not open_keys and self._open_keys.pop(message.session_key, None) is not None:
-            self._settled_event.set()
+        if not open_keys:
+            self._open_keys.pop(message.session_key, None)
+        self._settled_event.set()
         if (key := message.journal_key) is not None:
             self._unsettled.pop(key, None)
             self._start(self._write(lambda journal: journal.settle(key, state, reason), is_retried=True))
@@ -193,9 +195,9 @@ class MessageBus:
         """Whether a journaled message of this session is accepted and not settled."""
         return any(key.endswith(f":{message_id}") for key in self._open_keys.get(session_key, ()))
 
-    async def wait_settled(self, session_key: str) -> None:
-        """Wait until all journaled messages of this session are settled."""
-        while session_key in self._open_keys:
+    async def wait_settled(self, session_key: str, journal_key: str) -> None:
+        """Wait until this message of a session is settled, if it was accepted."""
+        while journal_key in self._open_keys.get(session_key, ()):
             self._settled_event.clear()
             await self._settled_event.wait()
 
@@ -216,10 +218,12 @@ class MessageBus:
     def post_outbound(self, message: OutboundMessage) -> Receipt:
         """Like `publish_outbound`, without waiting. A duplicate is not sent again; its receipt settles empty."""
         message.receipt = message.receipt or Receipt()
+        message.kind = OutboundKind(message.kind)  # a plugin may set its text
+        if message.kind.is_durable:
+            self._receipts[message.receipt] = message.channel
         if self.journal is None:
             self._outbound.put(message)
             return message.receipt
-        message.kind = OutboundKind(message.kind)  # a plugin may set its text
         posted = _Posted(message, is_ready=not message.kind.is_durable)
         self._posted.append(posted)
         if posted.is_ready:
@@ -253,7 +257,6 @@ class MessageBus:
             posted = self._posted.popleft()
             message = posted.message
             if posted.is_duplicate:
-                self._outbound_event.set()
                 if message.receipt is not None:
                     message.receipt.settle(repeated=True)
                 continue
@@ -264,9 +267,13 @@ class MessageBus:
 
     async def consume_outbound(self) -> OutboundMessage | None:
         """Take the next outbound message; None once the bus is closed and drained. Cancelling loses none."""
-        message = await self._outbound.take()
-        self._outbound_event.set()
-        return message
+        return await self._outbound.take()
+
+    async def wait_delivered(self, channel: str) -> None:
+        """Wait until every reply and notice posted to a channel so far was delivered, or failed for good."""
+        for receipt in [receipt for receipt, name in self._receipts.items() if name == channel]:
+            with suppress(Exception):
+                await receipt.wait()
 
     async def record_sending(self, message: OutboundMessage) -> None:
         """Record that the parts not in `sent_ids` are about to be sent. Never raises."""
@@ -326,12 +333,6 @@ class MessageBus:
     def outbound_size(self) -> int:
         """Messages waiting for their channels."""
         return self._outbound.size() + len(self._posted)
-
-    async def wait_outbound_empty(self) -> None:
-        """Wait until no outbound message is queued."""
-        while self.outbound_size:
-            self._outbound_event.clear()
-            await self._outbound_event.wait()
 
     # --- the journal
 

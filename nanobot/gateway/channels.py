@@ -51,7 +51,7 @@ _HOUR_S = 3600.0
 _EXCERPT_CHARS = 300
 _MAX_QUEUED = 1_000
 """Unreported dead letters; further ones are only in the log and the journal."""
-REOPEN_S = 0.5
+REOPEN_S = 2.0
 """How long to wait for a terminal to open again: it closes for a moment between two requests."""
 _BUSY_S = 2.0
 """How long a message waits for the turn of its chat, before it goes back to the queue for a moment."""

@@ -71,8 +71,6 @@ log = logging.getLogger(__name__)
 
 
 _DELIVERY_TIMEOUT_S = 5.0
-_HANDOVER_S = 0.02
-"""Time for the channel to take the last message."""
 
 
 @dataclass(frozen=True)
@@ -110,19 +108,16 @@ class BackgroundWork:
         await self.goals.recover(session_key)
         await self.subagents.recover(session_key)
 
-    async def wait_until_delivered(self, session_key: str) -> None:
-        """Wait until nothing runs for this session and its results were delivered to the channel, also those of work
-        that ended just before.
+    async def wait_until_delivered(self, session_key: str, channel: str) -> None:
+        """Wait until nothing runs for this session and the channel has shown its results, also those of work that
+        ended just before.
         """
-        limit_s = _HANDOVER_S
         while self.list_running(session_key):
-            limit_s = _DELIVERY_TIMEOUT_S
             await self.goals.wait_ended(session_key)
             await self.subagents.wait_reported(session_key)
         with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await self.bus.wait_outbound_empty()
-        await asyncio.sleep(_HANDOVER_S)
+            async with asyncio.timeout(_DELIVERY_TIMEOUT_S):
+                await self.bus.wait_delivered(channel)
 
 
 DATABASE_SCHEMA = ledger.SCHEMA + WORK_SCHEMA + team.SCHEMA + MEMORY_SCHEMA + SKILL_SCHEMA

@@ -97,6 +97,12 @@ class DueTimes:
             row = (self._kind, key, due.at, due.failures, json.dumps(due.state))
             db.execute("INSERT OR REPLACE INTO memory_due VALUES (?, ?, ?, ?, ?)", row)
 
+    def update(self, key: str, due: Due) -> None:
+        """Replace a due time. What was deleted meanwhile stays deleted."""
+        with writing(self._database, SCHEMA) as db:
+            row = (due.at, due.failures, json.dumps(due.state), self._kind, key)
+            db.execute("UPDATE memory_due SET due_at = ?, failures = ?, state = ? WHERE kind = ? AND key = ?", row)
+
     def delete(self, key: str) -> None:
         with writing(self._database, SCHEMA) as db:
             db.execute("DELETE FROM memory_due WHERE kind = ? AND key = ?", (self._kind, key))
@@ -173,10 +179,11 @@ class ConsolidationScheduler:
             stem for stem in await asyncio.to_thread(self._archived.all) if stem.startswith(f"{stem_of(session_key)}-")
         ]
         for stem in own:
+            # first from the queue: a job that is cancelled may be followed by another one, which looks there
+            await asyncio.to_thread(self._archived.delete, stem)
             if (job := (_ARCHIVE, stem)) in self._jobs:
                 self._jobs[job][1].cancel()
                 await asyncio.wait([self._jobs[job][1]])
-            await asyncio.to_thread(self._archived.delete, stem)
         return len(own)
 
     def pending_archived(self) -> Collection[str]:
@@ -336,7 +343,7 @@ class ConsolidationScheduler:
             try:
                 after = await self._consolidate_stem(stem, due)
             except asyncio.CancelledError:  # for the next process; parts of it may be done
-                self._archived.put(stem, replace(self._archived.get(stem), at=due.at))
+                self._archived.update(stem, replace(self._archived.get(stem), at=due.at))
                 raise
             except Exception:  # its file cannot be read, perhaps
                 log.exception("%s could not be moved into memory", stem)
@@ -344,7 +351,7 @@ class ConsolidationScheduler:
             if after is None:
                 await asyncio.to_thread(self._archived.delete, stem)
                 return None
-            await asyncio.to_thread(self._archived.put, stem, after)
+            await asyncio.to_thread(self._archived.update, stem, after)
             return after.at
 
     async def _consolidate_stem(self, stem: str, due: Due) -> Due | None:
@@ -362,7 +369,7 @@ class ConsolidationScheduler:
             if result.failed or not result.moved:
                 break
             due = replace(due, at=self._now() + _CLAIM_S, state={"done": session.last_consolidated})
-            await asyncio.to_thread(self._archived.put, stem, due)
+            await asyncio.to_thread(self._archived.update, stem, due)
         if result.failed:
             due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
             if due.failures < _MAX_TRIES:

@@ -106,7 +106,7 @@ class TaskRun:
     work: asyncio.Task[TurnResult] | None = None
     """The wait for a slot, and all its attempts; cancelled to stop it."""
     job: asyncio.Task[None] | None = None
-    """The work and the report."""
+    """The work, the report, and the turn that reports it."""
     ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Done once the end is saved."""
     report: Report = "message"
@@ -289,22 +289,13 @@ class SubagentManager:
         return True
 
     def labels_of(self, session_key: str | None = None) -> list[str]:
-        """Return the labels of what runs, waits or is about to report, for this session or any, oldest first."""
-        return [run.task.order.label for run in self._runs_of(session_key) if run.task.is_open]
+        """Return the labels of what runs, waits or is being reported, for this session or any, oldest first."""
+        return [run.task.order.label for run in self._runs_of(session_key)]
 
     async def wait_reported(self, session_key: str) -> None:
         """Wait until nothing runs for this session and the turns that report it have ended."""
-        if not self._runs_of(session_key):
-            return
         while jobs := [run.job for run in self._runs_of(session_key) if run.job is not None]:
             await asyncio.wait(jobs)
-        try:
-            async with asyncio.timeout(self._defaults.subagent_timeout_s):
-                await self._bus.wait_settled(session_key)
-                async with self._loop.lane(session_key):
-                    pass
-        except TimeoutError:
-            pass
 
     # --- shutdown
 
@@ -387,6 +378,7 @@ class SubagentManager:
             run.ended.set_result(None)
             await self._report(run)
             await self._sweep()
+            await self._bus.wait_settled(task.order.parent, task.journal_key)
         except Exception:  # the task stays open, and the next start reports it
             log.exception("the end of subagent %s could not be reported", task.id)
         finally:
