@@ -163,9 +163,10 @@ class GoalService:
         notes = notes_folder(self._paths(), goal.order.requester.scope, goal.id)
         return f"Notes of the goal's subagents: {notes}" if notes else ""
 
-    # --- for turns and the loop: what TurnGoals promises
+    # --- for turns and the loop. Never raises; methods that are not async do not block
 
     async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
+        """Keep an active goal of the original nanobot as a paused one. Return the notice for the person."""
         key = message.session_key
         asker = Provenance.OWNER if key.startswith("cli:") else Provenance.PERSON
         requester = Requester(key, message.address, asker, Origin.USER, scope=scope)
@@ -187,6 +188,7 @@ class GoalService:
         )
 
     async def recall(self, session_key: str) -> None:
+        """Load this session's goal that waits for its person, also one set by a previous process."""
         with suppress(NanobotError):  # another process works on it
             if session_key in self._drivers or self._deps.is_stopping or not self._store.has_open(session_key):
                 return
@@ -195,7 +197,9 @@ class GoalService:
                 await self._take(session_key)
 
     def note_for(self, message: InboundMessage) -> str:
-        """Return the note. A person's message resumes a goal that waits for an answer."""
+        """Return what the model should know about the session's goal beside this message; empty if none is open. A
+        person's message resumes a goal that waits for an answer.
+        """
         driver = self._drivers.get(message.session_key)
         if driver is None or driver.goal.state.is_over:
             return ""
@@ -211,6 +215,7 @@ class GoalService:
         return text
 
     def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
+        """Return the untrusted content in that note, as rows without a turn."""
         goal = self.goal_of(message.session_key)
         if goal is None or goal.state.is_over:
             return ()
@@ -223,10 +228,12 @@ class GoalService:
         ]
 
     def is_wanted(self, session_key: str) -> bool:
+        """Whether the turn that this session's goal requested should still run."""
         goal = self.goal_of(session_key)
         return goal is None or (goal.state is WorkState.ACTIVE and goal.progress.claim is None)
 
     def record_usage(self, session_key: str, step: StepEnded) -> None:
+        """Record the usage of a model call for this session's goal."""
         goal = self.goal_of(session_key)
         if goal is not None:
             goal.usage.steps += 1
@@ -234,6 +241,7 @@ class GoalService:
                 goal.usage.cost_usd = (goal.usage.cost_usd or 0.0) + step.cost_usd
 
     def stop_reason(self, session_key: str) -> str:
+        """Why no further model call may be made for this session's goal; empty if one may."""
         goal = self.goal_of(session_key)
         if goal is None:
             return ""
@@ -254,6 +262,7 @@ class GoalService:
         return ""
 
     async def recover(self, session_key: str | None = None) -> None:
+        """Resume what a previous process left, of one session or of all."""
         try:
             for goal in [] if self._deps.is_stopping else await self._store.take(session_key):
                 driver = self._own(goal)
@@ -263,6 +272,7 @@ class GoalService:
             log.warning("unfinished goals cannot be resumed: %s", error)
 
     async def stop_for(self, message: InboundMessage) -> str:
+        """Stop the goal of this message's session if its sender may. Return its title, empty if none was stopped."""
         with suppress(NanobotError):  # another process works on it
             goal = await self.last(message.session_key)
             if goal is not None and goal.order.requester.is_controlled_by(message):
@@ -291,6 +301,7 @@ class GoalService:
         return driver.goal.title
 
     async def other_process_note(self, session_key: str) -> str:
+        """Return a sentence if another process works on this session's goal, else an empty string."""
         with suppress(StorageError):
             goal = await self.last(session_key)
             is_open = goal is not None and not goal.state.is_over

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nanobot.agent import events
 from nanobot.agent.approval.pending import ApprovalRouter
@@ -38,6 +38,9 @@ from nanobot.session.file_format import is_temporary
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
+
+if TYPE_CHECKING:
+    from nanobot.agent.background import BackgroundWork
 
 log = logging.getLogger(__name__)
 
@@ -89,53 +92,6 @@ class TurnTimeouts:
         return min(self.restore, self.run_silence, self.other_phases)
 
 
-class SessionSubagents(Protocol):
-    """The subagents of sessions, as the loop uses them: their manager runs turns through it."""
-
-    def profile_of(self, message: InboundMessage) -> "TurnProfile | None":
-        """The profile of a subagent's turn; None for any other turn."""
-
-    async def recover(self, session_key: str | None = None) -> None:
-        """Resume what a previous process left, of one session or of all. Never raises."""
-
-    async def stop_for(self, message: InboundMessage) -> Sequence[str]:
-        """Stop the subagents of this message's session that its sender may stop. Return their labels."""
-
-
-class TurnGoals(Protocol):
-    """The goals of sessions, as turns and the loop use them. Never raises; methods that are not async do not block."""
-
-    def is_wanted(self, session_key: str) -> bool:
-        """Whether the turn that this session's goal requested should still run."""
-
-    async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
-        """Keep an active goal of the original nanobot as a paused one. Return the notice for the person."""
-
-    async def recall(self, session_key: str) -> None:
-        """Load this session's goal that waits for its person, also one set by a previous process."""
-
-    def note_for(self, message: InboundMessage) -> str:
-        """What the model should know about the session's goal, sent with this message; empty if none is open."""
-
-    def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
-        """The untrusted content in that note, as rows without a turn."""
-
-    def record_usage(self, session_key: str, step: events.StepEnded) -> None:
-        """Record the usage of a model call for this session's goal."""
-
-    def stop_reason(self, session_key: str) -> str:
-        """Why no further model call may be made for this session's goal; empty if one may."""
-
-    async def recover(self, session_key: str | None = None) -> None:
-        """Resume what a previous process left, of one session or of all."""
-
-    async def other_process_note(self, session_key: str) -> str:
-        """A sentence saying that another process works on this session's goal; empty if none does."""
-
-    async def stop_for(self, message: InboundMessage) -> str:
-        """Stop the goal of this message's session if its sender may. Return its title, empty if none was stopped."""
-
-
 @dataclass(frozen=True, slots=True)
 class TurnDeps:
     """The dependencies of a pipeline, shared by its turns."""
@@ -164,8 +120,7 @@ class TurnDeps:
     review: bool
     """Whether answers are reviewed before they are sent."""
     memory: MemoryService
-    subagents: SessionSubagents
-    goals: TurnGoals
+    work: "BackgroundWork"
     feed: Feed | None
     """Gets the events of all turns; None in a process without other readers."""
     options_of: Callable[[InboundMessage], "TurnOptions"]
@@ -176,7 +131,9 @@ class TurnDeps:
     def profile_of(self, message: InboundMessage) -> "TurnProfile":
         """The profile of a message's turn."""
         goal_session = message.session_key if message.origin is Origin.GOAL else ""
-        return self.subagents.profile_of(message) or TurnProfile(self.prompt, self.tools, goal_session=goal_session)
+        return self.work.subagents.profile_of(message) or TurnProfile(
+            self.prompt, self.tools, goal_session=goal_session
+        )
 
 
 class TurnEnding(Enum):
@@ -434,7 +391,7 @@ def new_turn(
     def on_step_end(step: events.StepEnded) -> None:
         deps.status.record_usage(message.session_key, step.usage, step.cost_usd)
         if profile.goal_session:
-            deps.goals.record_usage(profile.goal_session, step)
+            deps.work.goals.record_usage(profile.goal_session, step)
         if step.finish_reason not in (INTERRUPTED, FINISH_RESUMED):
             deps.status.model_error = None
 

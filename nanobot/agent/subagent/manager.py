@@ -38,7 +38,6 @@ from nanobot.agent.subagent.tasks import (
     format_plain_report,
     format_report,
     task_label,
-    task_prompt,
 )
 from nanobot.agent.subagent.team import MAX_READ_PER_TURN, Team, TellTool, notes_folder
 from nanobot.agent.tools.base import SUBAGENT_SESSION, Effect, ToolContext
@@ -68,7 +67,6 @@ from nanobot.utils.text import clip_line, duration
 
 log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 2
 MAX_OPEN = 64
 """Running and waiting tasks together."""
 EXCLUDED_TOOLS = frozenset({"message", "spawn", "cron", "goal"})
@@ -104,7 +102,7 @@ class TaskRun:
     """Whether a previous process started it."""
     profile: TurnProfile | None = None
     work: asyncio.Task[TurnResult] | None = None
-    """The wait for a slot, and all its attempts; cancelled to stop it."""
+    """The wait for a slot, and its turn; cancelled to stop it."""
     job: asyncio.Task[None] | None = None
     """The work, the report, and the turn that reports it."""
     ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -114,7 +112,7 @@ class TaskRun:
     """Get the progress, for each call that waits for the result."""
     last_action: str = ""
     last_text: str = ""
-    """The reply of the last turn that ended."""
+    """The reply of its turn, once that has ended."""
 
     def emit_progress(self, text: str) -> None:
         for emit in self.waiters:
@@ -224,9 +222,10 @@ class SubagentManager:
         """Whether subagent results must be part of this turn's answer."""
         return ctx.origin in _FINAL_ORIGINS or ctx.quiet or ctx.is_subagent
 
-    # --- for the loop: what SessionSubagents promises
+    # --- for turns and the loop
 
     def profile_of(self, message: InboundMessage) -> TurnProfile | None:
+        """Return the profile of a subagent's turn; None for any other turn."""
         run = self._run_in(message.session_key)
         return run.profile if run is not None else None
 
@@ -238,6 +237,7 @@ class SubagentManager:
         return context if run is None else run.task.order.requester.stand_in(context)
 
     async def recover(self, session_key: str | None = None) -> None:
+        """Resume what a previous process left, of one session or of all. Never raises."""
         async with self._open_lock:
             await finish(self._recover(session_key))
 
@@ -249,6 +249,7 @@ class SubagentManager:
             log.warning("unfinished tasks cannot be resumed: %s", error)
 
     async def stop_for(self, message: InboundMessage) -> list[str]:
+        """Stop the subagents of this message's session that its sender may stop. Return their labels."""
         runs = self._open_runs(message.session_key)
         runs = [run for run in runs if run.task.order.requester.is_controlled_by(message)]
         await self._stop_runs(runs, "note")
@@ -290,7 +291,8 @@ class SubagentManager:
 
     def labels_of(self, session_key: str | None = None) -> list[str]:
         """Return the labels of what runs, waits or is being reported, for this session or any, oldest first."""
-        return [run.task.order.label for run in self._runs_of(session_key)]
+        runs = self._runs_of(session_key)
+        return [run.task.order.label for run in runs if run.task.is_open or run.report == "message"]
 
     async def wait_reported(self, session_key: str) -> None:
         """Wait until nothing runs for this session and the turns that report it have ended."""
@@ -388,26 +390,18 @@ class SubagentManager:
             self._runs.pop(task.id, None)
 
     async def _work(self, run: TaskRun) -> TurnResult:
-        """Wait for a slot and run the attempts, within the time limit: a second one if the model failed. Cancelling
-        keeps the text of the turn.
-        """
+        """Wait for a slot and run the turn, within the time limit. Cancelling keeps the text of the turn."""
         task, limit_s = run.task, self._defaults.subagent_timeout_s
         is_background = task.order.requester.origin in BACKGROUND_ORIGINS
         try:
             async with self._open_lock:  # it is saved then, and its team includes all tasks of the same step
                 pass
             async with self._slots[task.order.depth].hold(background=is_background), asyncio.timeout(limit_s):
-                error = "nanobot was interrupted." if task.tries >= MAX_ATTEMPTS else ""
                 if task.state is WorkState.WAITING:
-                    task.state, task.tries, task.began_at = WorkState.RUNNING, 1, self._deps.clock.now().timestamp()
+                    task.state, task.began_at = WorkState.RUNNING, self._deps.clock.now().timestamp()
                     await self._save(task)
-                while True:
-                    run.profile = await self._make_profile(task)
-                    result = await self._run_turn(run, task_prompt(task, error))
-                    if result.outcome is not TurnOutcome.FAILED or not result.retryable or task.tries >= MAX_ATTEMPTS:
-                        return result
-                    task.tries, error = task.tries + 1, result.text
-                    await self._save(task)
+                run.profile = await self._make_profile(task)
+                return await self._run_turn(run)
         except TimeoutError:
             text = f"{run.last_text}\n\n(Stopped at its time limit of {duration(limit_s)}.)"
             return TurnResult(TurnOutcome.PARTIAL, text.strip())
@@ -418,21 +412,20 @@ class SubagentManager:
             reason = f"Internal error in nanobot: {type(error).__name__}: {error_text(error)}."
             return TurnResult(TurnOutcome.FAILED, reason)
 
-    async def _run_turn(self, run: TaskRun, prompt: str) -> TurnResult:
-        """Run the turn of an attempt through the loop, or what a previous process left of it."""
+    async def _run_turn(self, run: TaskRun) -> TurnResult:
+        """Run the task's turn through the loop, or what a previous process left of it."""
         task, requester, sessions, sink = run.task, run.task.order.requester, self._deps.sessions, self._sink(run)
         if run.resumed:
             result = await self._loop.resume(task.session_key, sink, attended=requester.attended)
             if result := result or await asyncio.to_thread(_load_result, sessions, task):
                 return result
         await asyncio.to_thread(_prepare_session, sessions, task)
-        message = requester.message(
-            prompt, session_key=task.session_key, origin=Origin.SUBAGENT, journal_key=task.attempt_key
-        )
+        prompt, key = f"Your task:\n{task.order.text}", task.request_key
+        message = requester.message(prompt, session_key=task.session_key, origin=Origin.SUBAGENT, journal_key=key)
         return await self._loop.run_turn(message, sink, attended=requester.attended)
 
     async def _make_profile(self, task: Task) -> TurnProfile:
-        """Return what the loop uses in the task's next turn. Raises StorageError."""
+        """Return what the loop uses in the task's turn. Raises StorageError."""
         order, scope, notes = task.order, task.order.requester.scope, ""
         steps = min(ROLES[order.role].steps, self._defaults.max_tool_iterations)
         if order.goal:
@@ -474,7 +467,7 @@ class SubagentManager:
         return self._tools[key][1]
 
     def _sink(self, run: TaskRun) -> EventSink:
-        """Return the event sink of its turns. Approval questions go to the sink of the waiting turn, else to the chat
+        """Return the event sink of its turn. Approval questions go to the sink of the waiting turn, else to the chat
         of the report.
         """
         task, order = run.task, run.task.order
@@ -647,9 +640,9 @@ def _prepare_session(sessions: SessionManager, task: Task) -> None:
 
 
 def _load_result(sessions: SessionManager, task: Task) -> TurnResult | None:
-    """Return the result of this attempt if a crash came before the task had it. Blocks; raises StorageError."""
+    """Return the result of the turn if a crash came before the task had it. Blocks; raises StorageError."""
     rows = sessions.get_or_create(task.session_key).since(0)
-    ended = find_outcomes(rows, {task.attempt_key}).get(task.attempt_key)
+    ended = find_outcomes(rows, {task.request_key}).get(task.request_key)
     if ended is None or not ended.answer:
         return None
     row = [row for row in rows if row.get("turn_id") == ended.turn_id and row["role"] == "assistant"][-1]
