@@ -92,7 +92,7 @@ class AgentLoop:
         try:
             async with asyncio.TaskGroup() as turns:
                 for message in await self._recover_turns(turns):
-                    turns.create_task(self._serve_in_order(message))
+                    turns.create_task(self.serve(message))
                 turns.create_task(self._deps.work.recover())
                 consuming = turns.create_task(self._consume(turns))
                 stopping = turns.create_task(self._stopping.wait())
@@ -105,16 +105,8 @@ class AgentLoop:
     async def _consume(self, turns: asyncio.TaskGroup) -> None:
         """Take messages until the bus closes. Cancelling loses none."""
         while (message := await self.bus.consume_inbound()) is not None:
-            turns.create_task(self._serve_in_order(message))
+            turns.create_task(self.serve(message))
             await asyncio.sleep(0)  # thousands may be queued: let other tasks run between two of them
-
-    async def _serve_in_order(self, message: InboundMessage) -> None:
-        if self.bypasses_lane(message):
-            await self.serve(message)
-            return
-        room = self._room.setdefault(message.session_key, asyncio.Semaphore(MAX_IN_LANE))
-        async with room:
-            await self.serve(message)
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Take no more messages. Turns still running after `grace_s` are interrupted and resumed at the next start.
@@ -130,8 +122,10 @@ class AgentLoop:
 
     async def serve(self, message: InboundMessage) -> TurnResult:
         """Process a message as if it came from the bus: run its turn, send the reply, settle it in the journal."""
-        result = await self.submit(message, self._delivery(message))
-        self._settle(message, result)
+        room = self._room.setdefault(message.session_key, asyncio.Semaphore(MAX_IN_LANE))
+        async with nullcontext() if self.bypasses_lane(message) else room:
+            result = await self.submit(message, self._delivery(message))
+            self._settle(message, result)
         return result
 
     def _settle(self, message: InboundMessage, result: TurnResult) -> None:

@@ -52,7 +52,6 @@ from nanobot.messages.types import (
     ChatMessage,
     Origin,
     Provenance,
-    ToolSchema,
     least_trusted,
     text_of,
 )
@@ -144,8 +143,6 @@ class SubagentManager:
         self._open_lock = asyncio.Lock()
         """Keeps tasks in the order in which they were requested, and those of previous processes before them."""
         self._runs: dict[str, TaskRun] = {}
-        self._tools: dict[tuple[TaskRole, bool, bool], tuple[list[ToolSchema], ToolRegistry]] = {}
-        """By role, whether it may start subagents and is in a team; with the definitions that they were made from."""
         self._swept = False
 
     def join(self, loop: AgentLoop, deps: TurnDeps, goal_of: Callable[[str], Awaitable[str]]) -> None:
@@ -380,7 +377,7 @@ class SubagentManager:
             run.ended.set_result(None)
             await self._report(run)
             await self._sweep()
-            await self._bus.wait_settled(task.order.parent, task.journal_key)
+            await self._bus.wait_settled(task.journal_key)
         except Exception:  # the task stays open, and the next start reports it
             log.exception("the end of subagent %s could not be reported", task.id)
         finally:
@@ -450,21 +447,18 @@ class SubagentManager:
         """Return the main agent's present tools, as far as this role may use them."""
         main, may_spawn = self._deps.tools, order.depth < self._defaults.subagent_depth
         await main.refresh()
-        key, present = (order.role, may_spawn, order.in_team), main.get_definitions()
-        if key not in self._tools or self._tools[key][0] is not present:
-            tools, names = ToolRegistry(), ROLES[order.role].tools
-            tools.reads_back = main.reads_back
-            for tool in main:
-                if names is not None:
-                    is_allowed = tool.name in names and tool.effect is Effect.READ
-                else:
-                    is_allowed = tool.name not in EXCLUDED_TOOLS or (tool.name == "spawn" and may_spawn)
-                if is_allowed:
-                    tools.register(tool)
-            if order.in_team:
-                tools.register(TellTool(self._team))
-            self._tools[key] = present, tools
-        return self._tools[key][1]
+        tools, names = ToolRegistry(), ROLES[order.role].tools
+        tools.reads_back = main.reads_back
+        for tool in main:
+            if names is not None:
+                is_allowed = tool.name in names and tool.effect is Effect.READ
+            else:
+                is_allowed = tool.name not in EXCLUDED_TOOLS or (tool.name == "spawn" and may_spawn)
+            if is_allowed:
+                tools.register(tool)
+        if order.in_team:
+            tools.register(TellTool(self._team))
+        return tools
 
     def _sink(self, run: TaskRun) -> EventSink:
         """Return the event sink of its turn. Approval questions go to the sink of the waiting turn, else to the chat
