@@ -65,6 +65,7 @@ class AgentLoop:
         self._room: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """Limits how many messages of a session enter its lane; the others wait before, as a message and no turn."""
         self._running: dict[str, Turn] = {}
+        deps.status.running = self._running.keys()
         self._unwanted: set[str] = set()
         """Ids of turns that were stopped before they ran."""
         self._recovered_order: dict[str, int] = {}
@@ -284,17 +285,16 @@ class AgentLoop:
             self.bus.begin(turn.message, turn.turn_id)
         if self._policy.steering:
             turn.joining.waiting = self._waiting_messages(turn)
-        with self._deps.status.track_turn(key):
-            try:
-                return await turn.task
-            except asyncio.CancelledError:
-                if turn.ending is None or is_being_cancelled():
-                    raise
-                if turn.ending is TurnEnding.INTERRUPT:
-                    return _postpone(turn)
-                return _end_without_run(turn, TurnOutcome.STOPPED, "")
-            finally:
-                del self._running[key]
+        try:
+            return await turn.task
+        except asyncio.CancelledError:
+            if turn.ending is None or is_being_cancelled():
+                raise
+            if turn.ending is TurnEnding.INTERRUPT:
+                return _postpone(turn)
+            return _end_without_run(turn, TurnOutcome.STOPPED, "")
+        finally:
+            del self._running[key]
 
     async def _run_with_slot(self, turn: Turn) -> TurnResult:
         # subagents have a limit of their own: turns that wait for them hold the slots

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from nanobot.agent.command import TYPED
 from nanobot.agent.events import StepEnded
-from nanobot.agent.goals.driver import GoalDeps, GoalDriver
+from nanobot.agent.goals.driver import GoalDriver
 from nanobot.agent.goals.goal import (
     Goal,
     GoalCheck,
@@ -61,21 +61,26 @@ class GoalService:
         subagents: SubagentManager,
     ) -> None:
         """The database has the table of work; `paths` returns the current file access."""
-        self._store = WorkStore(Goal, database, lease)
-        self._bus = bus
-        self._subagents = subagents
+        self.store = WorkStore(Goal, database, lease)
+        self.bus = bus
+        self.subagents = subagents
         self._defaults = defaults
         self._paths = paths
         self._drivers: dict[str, GoalDriver] = {}
         """The goals that this process works on, or that wait for a person, by session."""
+        self._closed = False
 
     def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
         """Set the loop that runs goal turns, once, before the first turn."""
-        self._deps = GoalDeps(self._store, self._bus, self._subagents, loop, deps)
+        self.loop, self.turns = loop, deps
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._closed or self.loop.is_stopping
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return self._deps.turns.clock.now().timestamp()
+        return self.turns.clock.now().timestamp()
 
     # --- for people and the tool. All raise NanobotError.
 
@@ -91,7 +96,7 @@ class GoalService:
     async def set(self, order: GoalOrder, limits: GoalLimits | None = None) -> Goal:
         """Start a goal. Raises NanobotError if the session has an open one or the goal cannot be saved."""
         check_length(_MAX_CHARS, order.text, "the goal")
-        if self._deps.is_stopping:
+        if self.is_stopping:
             raise NanobotError("nanobot is shutting down; no goal was started.")
         existing = await self.last(order.requester.session_key)
         if existing is not None and not existing.state.is_over:
@@ -109,7 +114,7 @@ class GoalService:
             raise NanobotError(_ENDING)
         driver = self._own(goal)  # before it is saved, so that nobody else takes it up
         try:
-            if not await self._store.add(goal, is_only=True):
+            if not await self.store.add(goal, is_only=True):
                 raise NanobotError(_ENDING)
         except NanobotError:
             del self._drivers[goal.session_key]
@@ -147,7 +152,7 @@ class GoalService:
 
     async def last(self, session_key: str) -> Goal | None:
         """Return the session's current or last goal. Raises StorageError."""
-        return self.goal_of(session_key) or next(iter(await self._store.find("session = ?", session_key)), None)
+        return self.goal_of(session_key) or next(iter(await self.store.find("session = ?", session_key)), None)
 
     def goal_of(self, session_key: str) -> Goal | None:
         """Return the session's goal if this process works on it."""
@@ -190,7 +195,7 @@ class GoalService:
     async def recall(self, session_key: str) -> None:
         """Load this session's goal that waits for its person, also one set by a previous process."""
         with suppress(NanobotError):  # another process works on it
-            if session_key in self._drivers or self._deps.is_stopping or not self._store.has_open(session_key):
+            if session_key in self._drivers or self.is_stopping or not self.store.has_open(session_key):
                 return
             goal = await self.last(session_key)  # the message may be the answer; active goals are recovered elsewhere
             if goal is not None and goal.state in (WorkState.ASKING, WorkState.WAITING) and goal.reported:
@@ -264,7 +269,7 @@ class GoalService:
     async def recover(self, session_key: str | None = None) -> None:
         """Resume what a previous process left, of one session or of all."""
         try:
-            for goal in [] if self._deps.is_stopping else await self._store.take(session_key):
+            for goal in [] if self.is_stopping else await self.store.take(session_key):
                 driver = self._own(goal)
                 if goal.state is WorkState.ACTIVE or not goal.reported:
                     self._start(driver, resumed=True)
@@ -285,7 +290,7 @@ class GoalService:
         if goal is None:
             return ""
         await self._stop(goal)
-        await finish(self._store.delete("session = ?", session_key))
+        await finish(self.store.delete("session = ?", session_key))
         return goal.title
 
     async def _stop(self, goal: Goal) -> str:
@@ -305,7 +310,7 @@ class GoalService:
         with suppress(StorageError):
             goal = await self.last(session_key)
             is_open = goal is not None and not goal.state.is_over
-            return _ELSEWHERE if is_open and await self._store.is_elsewhere(session_key) else ""
+            return _ELSEWHERE if is_open and await self.store.is_elsewhere(session_key) else ""
         return ""
 
     # --- for user interfaces
@@ -325,7 +330,7 @@ class GoalService:
 
     def close(self) -> None:
         """Stop driving goals. They continue at the next start."""
-        self._deps.closed = True
+        self._closed = True
         for driver in self._drivers.values():
             driver.wake()
 
@@ -343,12 +348,12 @@ class GoalService:
 
     def _own(self, goal: Goal) -> GoalDriver:
         """Return the driver of the session's goal, a new one unless there is one."""
-        return self._drivers.setdefault(goal.session_key, GoalDriver(goal, self._deps))
+        return self._drivers.setdefault(goal.session_key, GoalDriver(goal, self))
 
     async def _take(self, session_key: str, *, with_ended: bool = False) -> GoalDriver:
         """Own the session's goal. Raises NanobotError if another process works on it."""
         if session_key not in self._drivers:
-            for goal in await self._store.take(session_key, with_ended=with_ended):
+            for goal in await self.store.take(session_key, with_ended=with_ended):
                 self._own(goal)
         if (driver := self._drivers.get(session_key)) is None:
             raise NanobotError(_ELSEWHERE)
