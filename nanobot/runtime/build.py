@@ -290,7 +290,7 @@ async def build_runtime(
             options_of=options_of,
         )
         loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams))
-        subagents.join(loop, deps, goals.id_of)
+        subagents.join(loop, deps)
         goals.join(loop, deps)
         stack.push_async_callback(loop.stop)
         stack.callback(subagents.close)

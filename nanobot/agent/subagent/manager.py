@@ -7,7 +7,7 @@ turn runs through the agent loop, in a session of its own, with the profile of i
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -15,6 +15,7 @@ from typing import Literal
 from nanobot.agent.approval.taint import provenance_of
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
+from nanobot.agent.engine.transcript import outcome_of
 from nanobot.agent.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -146,9 +147,9 @@ class SubagentManager:
         self._runs: dict[str, TaskRun] = {}
         self._swept = False
 
-    def join(self, loop: AgentLoop, deps: TurnDeps, goal_of: Callable[[str], Awaitable[str]]) -> None:
-        """Set the loop that runs their turns, and the lookup of a session's goal id; once, before the first turn."""
-        self._loop, self._deps, self._goal_of = loop, deps, goal_of
+    def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
+        """Set the loop that runs their turns, once, before the first turn."""
+        self._loop, self._deps = loop, deps
         self._team = Team(self._database, deps.sessions, deps.clock, lambda: [run.task for run in self._open_runs()])
 
     # --- for the tool
@@ -193,7 +194,7 @@ class SubagentManager:
             above = parent.task.order
             requester = replace(above.requester, session_key=ctx.session_key, provenance=requester.provenance)
             return replace(order, requester=requester, root=above.root, depth=above.depth + 1, goal=above.goal)
-        goal = await self._goal_of(ctx.session_key) if ctx.origin is Origin.GOAL else ""
+        goal = await self._deps.work.goals.id_of(ctx.session_key) if ctx.origin is Origin.GOAL else ""
         return replace(order, root=ctx.session_key, goal=goal)
 
     async def run_to_end(self, order: TaskOrder, emit: Callable[[str], None] = lambda text: None) -> Task:
@@ -641,10 +642,8 @@ def _load_result(sessions: SessionManager, task: Task) -> TurnResult | None:
     if ended is None or not ended.answer:
         return None
     row = [row for row in rows if row.get("turn_id") == ended.turn_id and row["role"] == "assistant"][-1]
-    error, retryable = row.get("error"), row.get("retryable", True)
-    outcomes = {outcome.value: outcome for outcome in (TurnOutcome.PARTIAL, TurnOutcome.STOPPED, TurnOutcome.REFUSED)}
-    outcome = outcomes.get(error or "", TurnOutcome.FAILED if error else TurnOutcome.ANSWERED)
-    return TurnResult(outcome, ended.answer, error, ended.turn_id, retryable=retryable)
+    retryable = row.get("retryable", True)
+    return TurnResult(outcome_of(row), ended.answer, row.get("error"), ended.turn_id, retryable=retryable)
 
 
 def _provenance_in(sessions: SessionManager, task: Task) -> Provenance:
