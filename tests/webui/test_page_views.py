@@ -279,6 +279,7 @@ async def test_usage_is_shown_by_model_and_saved_as_csv(running: OpenGateway, ta
         await visit(tab, "usage")
         await tab.get_by_role("link", name="Model").click()
         await expect(tab.locator(".bars tbody th")).to_have_text(["scripted"])
+        await expect(tab.get_by_text(re.compile(", 1 call$")).first).to_be_visible()
         async with tab.expect_download() as download:
             await tab.get_by_role("button", name="Download CSV").click()
 

@@ -111,8 +111,6 @@ def _asking(content: Content) -> list[ChatMessage]:
     return [{"role": "user", "content": content}]
 
 
-_SLOW_S = 3.0
-_STILL_WAITING = "Waiting up to a minute; `npx` and `uvx` download a server the first time. Ctrl+C cancels."
 _SERVER_LIMIT_S = 65.0
 """The first `npx` downloads the server."""
 _CHANNEL_LIMIT_S = 25.0

@@ -1,4 +1,4 @@
-/** The words of the page in the reader's language. Keys are flat; `{name}` in a text is replaced. */
+/** The words of the page in the reader's language. Keys are flat. In a text `{name}` is replaced, and `{name|s}` is `s` unless it is one. */
 import en from "./words/en.js";
 
 let words = en;
@@ -21,5 +21,6 @@ export function setLanguage(name) {
 }
 
 export function t(key, values = {}) {
-  return words[key].replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+  return words[key].replace(/\{(\w+)(?:\|(\w+))?\}/g, (whole, name, plural) =>
+    plural ? (values[name] === 1 ? "" : plural) : (values[name] ?? whole));
 }
