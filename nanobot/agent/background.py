@@ -15,7 +15,7 @@ _DELIVERY_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class BackgroundWork:
-    """The goals and subagents of one bot."""
+    """The goals and subagents of one bot, as loop, commands (see SessionWork) and clients use them."""
 
     bus: MessageBus
     goals: GoalService
@@ -27,26 +27,25 @@ class BackgroundWork:
         subagents = [f"{count_noun(len(labels), 'subagent')}: {', '.join(labels)}"] if labels else []
         return [*(f"the goal: {title}" for title in titles), *subagents]
 
+    def status(self, session_key: str) -> list[str]:
+        return self.goals.lines(session_key)
+
+    async def other_process_note(self, session_key: str) -> str:
+        return await self.goals.other_process_note(session_key)
+
     async def stop_for(self, message: InboundMessage) -> tuple[str, list[str]]:
-        """Stop what runs for the message's session as far as its sender may. Return the title of the goal, empty if
-        none was stopped, and the labels of the subagents. Never raises.
-        """
         # before the goal: the stopped turn cancels the subagents it waits for, and their labels count too
         stopping = asyncio.create_task(self.subagents.stop_for(message))
         goal = await self.goals.stop_for(message)
         return goal, await stopping
 
     async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
-        """Stop and delete all of it. Return what that was, and the keys of reports that may still arrive. Raises
-        NanobotError.
-        """
         goal = await self.goals.forget_session(session_key)
         labels, reports = await self.subagents.forget_session(session_key)
         stopped = [f"its goal ({goal})"] if goal else []
         return [*stopped, f"background tasks: {', '.join(labels)}"] if labels else stopped, reports
 
     async def recover(self, session_key: str | None = None) -> None:
-        """Resume what a previous process left unfinished, in this session or in all. Never raises."""
         await self.goals.recover(session_key)
         await self.subagents.recover(session_key)
 

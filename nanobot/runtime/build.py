@@ -284,13 +284,14 @@ async def build_runtime(
             scope_of=privacy.scope_of,
             memory=memory,
             review=defaults.review,
-            work=background,
+            subagent_profile=subagents.profile_of,
+            goals=goals,
             reminder_answer=partial(reminder_answer, toolbox),
             feed=feed,
             options_of=options_of,
         )
         loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams))
-        subagents.join(loop, deps)
+        subagents.join(loop, deps, goals.id_of)
         goals.join(loop, deps)
         stack.push_async_callback(loop.stop)
         stack.callback(subagents.close)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from nanobot import __version__
 from nanobot.agent.approval.pending import ApprovalCommands
@@ -34,9 +34,6 @@ from nanobot.session.manager import Session, SessionManager
 from nanobot.usage.ledger import format_sum
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, count_noun, duration, nearest
-
-if TYPE_CHECKING:
-    from nanobot.agent.background import BackgroundWork
 
 _COLUMN = 18
 """Width of the names; the texts are short enough for a terminal of 60 columns."""
@@ -129,6 +126,29 @@ def _lines(name: str, entry: CommandEntry, aliases: Iterable[str], *, at_termina
             yield f"  {'':<{_COLUMN}} {text}"
 
 
+class SessionWork(Protocol):
+    """The goals and subagents of sessions."""
+
+    async def stop_for(self, message: InboundMessage) -> tuple[str, list[str]]:
+        """Stop what runs for the message's session as far as its sender may. Return the title of the goal, empty if
+        none was stopped, and the labels of the subagents. Never raises.
+        """
+
+    async def other_process_note(self, session_key: str) -> str:
+        """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
+
+    async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
+        """Stop and delete all of it. Return what that was, and the keys of reports that may still arrive. Raises
+        NanobotError.
+        """
+
+    async def recover(self, session_key: str | None = None) -> None:
+        """Resume what a previous process left unfinished, in this session or in all. Never raises."""
+
+    def status(self, session_key: str) -> list[str]:
+        """Return the status of the session's goal, one line each. Does not block."""
+
+
 @dataclass(slots=True)
 class SlashCommands:
     """The commands of a bot, and the services that they use."""
@@ -146,7 +166,7 @@ class SlashCommands:
     pairing: PairingCommands
     approvals: ApprovalCommands
     memory: MemoryService
-    work: "BackgroundWork"
+    work: SessionWork
     scope_of: Callable[[InboundMessage], Awaitable[Scope]]
     mcp_status: Callable[[], str]
     """Returns the status of each MCP server, empty without servers."""
@@ -246,7 +266,7 @@ class SlashCommands:
         failure.
         """
         session, key, messages = call.session, call.session.key, call.session.message_count
-        if note := await self.work.goals.other_process_note(key):
+        if note := await self.work.other_process_note(key):
             return note
         summary = session_summary(session.metadata)
         cleared, restore = await self.memory.clear(call)
@@ -294,7 +314,7 @@ class SlashCommands:
             f"Messages: {session.message_count}",
             f"Running turns: {', '.join(sorted(running)) or 'none'}",
             *self.approvals.waiting(session.key),
-            *self.work.goals.lines(session.key),
+            *self.work.status(session.key),
             *self.memory.state(session.key, call.scope),
         ]
         if is_owners:  # these may quote what another chat said

@@ -7,25 +7,25 @@ import asyncio
 import logging
 import re
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.engine.answer_review import parse_verdict
 from nanobot.agent.engine.transcript import outcome_text
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.goals.goal import Goal
+from nanobot.agent.loop import AgentLoop
+from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.recovery import find_interrupted_turn
+from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.subagent.tasks import TaskOrder, TaskRole, describe_failure, task_label
-from nanobot.agent.work import WorkState
+from nanobot.agent.work import WorkState, WorkStore
 from nanobot.bus.events import OutboundKind, OutboundMessage
+from nanobot.bus.queue import MessageBus
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import GOAL_CHECK, GOAL_RULES, Origin, Provenance, is_outside, least_trusted
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, quote_lines
-
-if TYPE_CHECKING:
-    from nanobot.agent.goals.service import GoalService
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +59,32 @@ _WAS_IDLE = (
 )
 
 
+@dataclass(slots=True)
+class GoalDeps:
+    """What the goals of a bot share."""
+
+    store: WorkStore[Goal]
+    bus: MessageBus
+    subagents: SubagentManager
+    loop: AgentLoop
+    turns: TurnDeps
+    closed: bool = False
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.closed or self.loop.is_stopping
+
+
 class GoalDriver:
     """A goal that this process owns, and what drives it."""
 
-    def __init__(self, goal: Goal, goals: "GoalService") -> None:
+    def __init__(self, goal: Goal, deps: GoalDeps) -> None:
         self.goal = goal
         self.task: asyncio.Task[None] | None = None
         self.used_goal_tool = False
         self.failed_check = ""
-        self._goals = goals
-        self._loop, self._turns = goals.loop, goals.turns
+        self._deps = deps
+        self._loop, self._turns = deps.loop, deps.turns
         self._wake_event = asyncio.Event()
         self._last_text = ""
         """Reply of the last turn, not sent to anybody yet."""
@@ -84,7 +100,7 @@ class GoalDriver:
             await self.end(WorkState.WAITING, f"an internal error occurred ({type(error).__name__}); see nanobot's log")
         await self._send_report()
         delay = _SAVE_RETRY_S
-        while not await self.save() and not self._goals.is_stopping:  # else the next start would resume it
+        while not await self.save() and not self._deps.is_stopping:  # else the next start would resume it
             await asyncio.sleep(delay)
             delay = min(delay * 2, _MAX_SAVE_RETRY_S)
 
@@ -94,7 +110,7 @@ class GoalDriver:
             pass  # the turn that set it has ended
         if resumed and goal.state is WorkState.ACTIVE:
             await self._resume()
-        while goal.state is WorkState.ACTIVE and not self._goals.is_stopping:
+        while goal.state is WorkState.ACTIVE and not self._deps.is_stopping:
             if goal.spent:
                 await self.end(WorkState.LIMIT, goal.spent, self._last_text)
             elif goal.order.plan and not goal.progress.planned:
@@ -116,7 +132,7 @@ class GoalDriver:
     async def save(self) -> bool:
         """Save the goal. On a storage failure return False: the goal goes on, and is saved with its next change."""
         try:
-            await finish(self._goals.store.save(self.goal))
+            await finish(self._deps.store.save(self.goal))
             return True
         except StorageError as error:
             log.warning("the progress of goal %s cannot be saved: %s", self.goal.id, error)
@@ -140,12 +156,12 @@ class GoalDriver:
         goal = self.goal
         interrupted = await asyncio.to_thread(find_interrupted_turn, self._turns.turns_folder, goal.session_key)
         if interrupted is not None and interrupted.message.origin is Origin.GOAL:  # others wait for their person
-            sink = Delivery(self._goals.bus, interrupted.message, GOAL_DELIVERY)
+            sink = Delivery(self._deps.bus, interrupted.message, GOAL_DELIVERY)
             result = await self._loop.resume(goal.session_key, sink)
             if result is not None and result.text:
                 await self._process_result(result)
                 return
-        if goal.progress.claim is not None and not self._goals.is_stopping:  # the turn that claimed it has ended
+        if goal.progress.claim is not None and not self._deps.is_stopping:  # the turn that claimed it has ended
             await self._finish(await asyncio.to_thread(self._last_reply))
 
     def _last_reply(self) -> str:
@@ -159,7 +175,7 @@ class GoalDriver:
 
     async def _process_result(self, result: TurnResult) -> None:
         goal = self.goal
-        if result.later or (result.outcome is TurnOutcome.STOPPED and self._goals.is_stopping):
+        if result.later or (result.outcome is TurnOutcome.STOPPED and self._deps.is_stopping):
             return
         has_acted = await self._acted(result.turn_id)  # first: a person may stop the goal meanwhile
         goal.usage.turns += 1
@@ -223,7 +239,7 @@ class GoalDriver:
         answer, problem, provenance = await self._ask(
             TaskRole.PLANNER, "planning", f"Plan this:\n\n{quote_lines(goal.order.text)}"
         )
-        if self._goals.is_stopping or goal.state is not WorkState.ACTIVE:
+        if self._deps.is_stopping or goal.state is not WorkState.ACTIVE:
             return
         progress.planned = True
         if steps := _PLAN_STEP.findall(answer)[:_MAX_PLAN_STEPS]:
@@ -243,7 +259,7 @@ class GoalDriver:
             if progress.claim is not None:
                 prompt += f"\nThe check that passed:\n\n{quote_lines(str(progress.claim))}\n"
             answer, problem, provenance = await self._ask(TaskRole.REVIEWER, "review", prompt)
-            if self._goals.is_stopping or goal.state is not WorkState.ACTIVE:
+            if self._deps.is_stopping or goal.state is not WorkState.ACTIVE:
                 return
             passed, reasons = (None, problem) if problem else parse_verdict(answer)
             progress.objections = "" if passed else reasons
@@ -269,7 +285,7 @@ class GoalDriver:
             goal=goal.id,
         )
         try:
-            task = await self._goals.subagents.run_to_end(order)
+            task = await self._deps.subagents.run_to_end(order)
         except NanobotError as error:
             return "", f"There was no {noun}: {error}", Provenance.TOOL
         if task.state is WorkState.DONE:
@@ -281,11 +297,11 @@ class GoalDriver:
     async def _send_report(self) -> None:
         """Send the report through the journal, which sends it once even if a crash comes before the goal is saved."""
         goal, address = self.goal, self.goal.order.requester.address
-        if not goal.reported and not self._goals.is_stopping:
+        if not goal.reported and not self._deps.is_stopping:
             message = OutboundMessage(address.channel, address.chat_id, goal.report, kind=OutboundKind.REPLY)
             message.thread_id, message.answers = address.thread_id, f"goal:{goal.id}:{goal.usage.turns}"
-            self._goals.bus.post_outbound(message)
-            await self._goals.bus.flush()  # the journal has it before the goal counts as reported
+            self._deps.bus.post_outbound(message)
+            await self._deps.bus.flush()  # the journal has it before the goal counts as reported
             goal.reported = True
 
 

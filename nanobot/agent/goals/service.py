@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from nanobot.agent.command import TYPED
 from nanobot.agent.events import StepEnded
-from nanobot.agent.goals.driver import GoalDriver
+from nanobot.agent.goals.driver import GoalDeps, GoalDriver
 from nanobot.agent.goals.goal import (
     Goal,
     GoalCheck,
@@ -61,26 +61,21 @@ class GoalService:
         subagents: SubagentManager,
     ) -> None:
         """The database has the table of work; `paths` returns the current file access."""
-        self.store = WorkStore(Goal, database, lease)
-        self.bus = bus
-        self.subagents = subagents
+        self._store = WorkStore(Goal, database, lease)
+        self._bus = bus
+        self._subagents = subagents
         self._defaults = defaults
         self._paths = paths
         self._drivers: dict[str, GoalDriver] = {}
         """The goals that this process works on, or that wait for a person, by session."""
-        self._closed = False
 
     def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
         """Set the loop that runs goal turns, once, before the first turn."""
-        self.loop, self.turns = loop, deps
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._closed or self.loop.is_stopping
+        self._deps = GoalDeps(self._store, self._bus, self._subagents, loop, deps)
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return self.turns.clock.now().timestamp()
+        return self._deps.turns.clock.now().timestamp()
 
     # --- for people and the tool. All raise NanobotError.
 
@@ -96,7 +91,7 @@ class GoalService:
     async def set(self, order: GoalOrder, limits: GoalLimits | None = None) -> Goal:
         """Start a goal. Raises NanobotError if the session has an open one or the goal cannot be saved."""
         check_length(_MAX_CHARS, order.text, "the goal")
-        if self.is_stopping:
+        if self._deps.is_stopping:
             raise NanobotError("nanobot is shutting down; no goal was started.")
         existing = await self.last(order.requester.session_key)
         if existing is not None and not existing.state.is_over:
@@ -114,7 +109,7 @@ class GoalService:
             raise NanobotError(_ENDING)
         driver = self._own(goal)  # before it is saved, so that nobody else takes it up
         try:
-            if not await self.store.add(goal, is_only=True):
+            if not await self._store.add(goal, is_only=True):
                 raise NanobotError(_ENDING)
         except NanobotError:
             del self._drivers[goal.session_key]
@@ -152,7 +147,7 @@ class GoalService:
 
     async def last(self, session_key: str) -> Goal | None:
         """Return the session's current or last goal. Raises StorageError."""
-        return self.goal_of(session_key) or next(iter(await self.store.find("session = ?", session_key)), None)
+        return self.goal_of(session_key) or next(iter(await self._store.find("session = ?", session_key)), None)
 
     def goal_of(self, session_key: str) -> Goal | None:
         """Return the session's goal if this process works on it."""
@@ -168,10 +163,9 @@ class GoalService:
         notes = notes_folder(self._paths(), goal.order.requester.scope, goal.id)
         return f"Notes of the goal's subagents: {notes}" if notes else ""
 
-    # --- for turns and the loop. Never raises; methods that are not async do not block
+    # --- for turns and the loop: what TurnGoals promises, and the background work
 
     async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
-        """Keep an active goal of the original nanobot as a paused one. Return the notice for the person."""
         key = message.session_key
         asker = Provenance.OWNER if key.startswith("cli:") else Provenance.PERSON
         requester = Requester(key, message.address, asker, Origin.USER, scope=scope)
@@ -193,18 +187,15 @@ class GoalService:
         )
 
     async def recall(self, session_key: str) -> None:
-        """Load this session's goal that waits for its person, also one set by a previous process."""
         with suppress(NanobotError):  # another process works on it
-            if session_key in self._drivers or self.is_stopping or not self.store.has_open(session_key):
+            if session_key in self._drivers or self._deps.is_stopping or not self._store.has_open(session_key):
                 return
             goal = await self.last(session_key)  # the message may be the answer; active goals are recovered elsewhere
             if goal is not None and goal.state in (WorkState.ASKING, WorkState.WAITING) and goal.reported:
                 await self._take(session_key)
 
     def note_for(self, message: InboundMessage) -> str:
-        """Return what the model should know about the session's goal beside this message; empty if none is open. A
-        person's message resumes a goal that waits for an answer.
-        """
+        """Return the note. A person's message resumes a goal that waits for an answer."""
         driver = self._drivers.get(message.session_key)
         if driver is None or driver.goal.state.is_over:
             return ""
@@ -220,7 +211,6 @@ class GoalService:
         return text
 
     def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
-        """Return the untrusted content in that note, as rows without a turn."""
         goal = self.goal_of(message.session_key)
         if goal is None or goal.state.is_over:
             return ()
@@ -233,12 +223,10 @@ class GoalService:
         ]
 
     def is_wanted(self, session_key: str) -> bool:
-        """Whether the turn that this session's goal requested should still run."""
         goal = self.goal_of(session_key)
         return goal is None or (goal.state is WorkState.ACTIVE and goal.progress.claim is None)
 
     def record_usage(self, session_key: str, step: StepEnded) -> None:
-        """Record the usage of a model call for this session's goal."""
         goal = self.goal_of(session_key)
         if goal is not None:
             goal.usage.steps += 1
@@ -246,7 +234,6 @@ class GoalService:
                 goal.usage.cost_usd = (goal.usage.cost_usd or 0.0) + step.cost_usd
 
     def stop_reason(self, session_key: str) -> str:
-        """Why no further model call may be made for this session's goal; empty if one may."""
         goal = self.goal_of(session_key)
         if goal is None:
             return ""
@@ -269,7 +256,7 @@ class GoalService:
     async def recover(self, session_key: str | None = None) -> None:
         """Resume what a previous process left, of one session or of all."""
         try:
-            for goal in [] if self.is_stopping else await self.store.take(session_key):
+            for goal in [] if self._deps.is_stopping else await self._store.take(session_key):
                 driver = self._own(goal)
                 if goal.state is WorkState.ACTIVE or not goal.reported:
                     self._start(driver, resumed=True)
@@ -290,7 +277,7 @@ class GoalService:
         if goal is None:
             return ""
         await self._stop(goal)
-        await finish(self.store.delete("session = ?", session_key))
+        await finish(self._store.delete("session = ?", session_key))
         return goal.title
 
     async def _stop(self, goal: Goal) -> str:
@@ -310,7 +297,7 @@ class GoalService:
         with suppress(StorageError):
             goal = await self.last(session_key)
             is_open = goal is not None and not goal.state.is_over
-            return _ELSEWHERE if is_open and await self.store.is_elsewhere(session_key) else ""
+            return _ELSEWHERE if is_open and await self._store.is_elsewhere(session_key) else ""
         return ""
 
     # --- for user interfaces
@@ -330,7 +317,7 @@ class GoalService:
 
     def close(self) -> None:
         """Stop driving goals. They continue at the next start."""
-        self._closed = True
+        self._deps.closed = True
         for driver in self._drivers.values():
             driver.wake()
 
@@ -348,12 +335,12 @@ class GoalService:
 
     def _own(self, goal: Goal) -> GoalDriver:
         """Return the driver of the session's goal, a new one unless there is one."""
-        return self._drivers.setdefault(goal.session_key, GoalDriver(goal, self))
+        return self._drivers.setdefault(goal.session_key, GoalDriver(goal, self._deps))
 
     async def _take(self, session_key: str, *, with_ended: bool = False) -> GoalDriver:
         """Own the session's goal. Raises NanobotError if another process works on it."""
         if session_key not in self._drivers:
-            for goal in await self.store.take(session_key, with_ended=with_ended):
+            for goal in await self._store.take(session_key, with_ended=with_ended):
                 self._own(goal)
         if (driver := self._drivers.get(session_key)) is None:
             raise NanobotError(_ELSEWHERE)

@@ -187,7 +187,7 @@ class Pipeline:
         session = turn.session
         rows = rows_of_original(session.metadata, session.get_history())
         goal = goal_of_original(session.metadata)
-        notice = await self._deps.work.goals.adopt(turn.message, goal, turn.scope) if goal else ""
+        notice = await self._deps.goals.adopt(turn.message, goal, turn.scope) if goal else ""
         imported = {name: session.metadata.pop(name) for name in ORIGINAL_KEYS if name in session.metadata}
         try:
             await self._deps.sessions.append(session, *rows)
@@ -203,7 +203,7 @@ class Pipeline:
         An interrupted turn waits for the next message; `/new`, and reopening another conversation, discard it.
         """
         deps, message, command, session = self._deps, turn.message, turn.request.command, turn.session
-        is_obsolete = message.origin is Origin.GOAL and not deps.work.goals.is_wanted(message.session_key)
+        is_obsolete = message.origin is Origin.GOAL and not deps.goals.is_wanted(message.session_key)
         if is_obsolete or message.journal_key in session.metadata.get(FORGOTTEN_KEY, ()):
             turn.set_result(TurnOutcome.ANSWERED, "")
             return True
@@ -211,7 +211,7 @@ class Pipeline:
             turn.request, command = replace(turn.request, message=again), None
         if command is None:
             if not turn.request.profile.is_subagent:
-                await deps.work.goals.recall(message.session_key)
+                await deps.goals.recall(message.session_key)
             return False
         assert turn.restored is not None  # noqa: S101 set by RESTORE
         began, checkpoint = session.created_at, turn.restored.checkpoint
@@ -373,7 +373,7 @@ class Pipeline:
             max_continuations=0 if options.max_tokens else MAX_CONTINUATIONS,
         )
         if profile.goal_session:
-            spec = replace(spec, stop_reason=partial(deps.work.goals.stop_reason, profile.goal_session))
+            spec = replace(spec, stop_reason=partial(deps.goals.stop_reason, profile.goal_session))
         turn.trace.record_request(spec)
         emit = turn.emit  # bound now: an abandoned run must not use the emitter that replaces it
         call_context = CallContext(
@@ -531,7 +531,7 @@ class Pipeline:
         """The message as stored in the session, with its runtime context."""
         untrusted = self._untrusted_rows(turn, message)  # before the note, which may consume an answer
         profile = turn.request.profile
-        note = (profile.note or self._deps.work.goals.note_for)(message)
+        note = (profile.note or self._deps.goals.note_for)(message)
         answer_format = turn.request.options.answer_format if message is turn.message else ""
         context = profile.prompt.runtime_context(
             message.channel,
@@ -566,7 +566,7 @@ class Pipeline:
         """The untrusted content in the note beside this message."""
         if turn.request.profile.note is not None:
             return turn.request.profile.untrusted_rows()
-        return self._deps.work.goals.untrusted_rows(message)
+        return self._deps.goals.untrusted_rows(message)
 
 
 @contextmanager

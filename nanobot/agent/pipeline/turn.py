@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from nanobot.agent import events
 from nanobot.agent.approval.pending import ApprovalRouter
@@ -38,9 +38,6 @@ from nanobot.session.file_format import is_temporary
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
-
-if TYPE_CHECKING:
-    from nanobot.agent.background import BackgroundWork
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +89,31 @@ class TurnTimeouts:
         return min(self.restore, self.run_silence, self.other_phases)
 
 
+class TurnGoals(Protocol):
+    """The goals of sessions, as turns use them. Never raises; methods that are not async do not block."""
+
+    def is_wanted(self, session_key: str) -> bool:
+        """Whether the turn that this session's goal requested should still run."""
+
+    async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
+        """Keep an active goal of the original nanobot as a paused one. Return the notice for the person."""
+
+    async def recall(self, session_key: str) -> None:
+        """Load this session's goal that waits for its person, also one set by a previous process."""
+
+    def note_for(self, message: InboundMessage) -> str:
+        """What the model should know about the session's goal, sent with this message; empty if none is open."""
+
+    def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
+        """The untrusted content in that note, as rows without a turn."""
+
+    def record_usage(self, session_key: str, step: events.StepEnded) -> None:
+        """Record the usage of a model call for this session's goal."""
+
+    def stop_reason(self, session_key: str) -> str:
+        """Why no further model call may be made for this session's goal; empty if one may."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnDeps:
     """The dependencies of a pipeline, shared by its turns."""
@@ -120,7 +142,9 @@ class TurnDeps:
     review: bool
     """Whether answers are reviewed before they are sent."""
     memory: MemoryService
-    work: "BackgroundWork"
+    subagent_profile: Callable[[InboundMessage], "TurnProfile | None"]
+    """Returns the profile of a subagent's turn; None for any other turn."""
+    goals: TurnGoals
     feed: Feed | None
     """Gets the events of all turns; None in a process without other readers."""
     options_of: Callable[[InboundMessage], "TurnOptions"]
@@ -131,9 +155,7 @@ class TurnDeps:
     def profile_of(self, message: InboundMessage) -> "TurnProfile":
         """The profile of a message's turn."""
         goal_session = message.session_key if message.origin is Origin.GOAL else ""
-        return self.work.subagents.profile_of(message) or TurnProfile(
-            self.prompt, self.tools, goal_session=goal_session
-        )
+        return self.subagent_profile(message) or TurnProfile(self.prompt, self.tools, goal_session=goal_session)
 
 
 class TurnEnding(Enum):
@@ -391,7 +413,7 @@ def new_turn(
     def on_step_end(step: events.StepEnded) -> None:
         deps.status.record_usage(message.session_key, step.usage)
         if profile.goal_session:
-            deps.work.goals.record_usage(profile.goal_session, step)
+            deps.goals.record_usage(profile.goal_session, step)
         if step.finish_reason not in (INTERRUPTED, FINISH_RESUMED):
             deps.status.model_error = None
 

@@ -7,7 +7,7 @@ turn runs through the agent loop, in a session of its own, with the profile of i
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -147,9 +147,9 @@ class SubagentManager:
         self._runs: dict[str, TaskRun] = {}
         self._swept = False
 
-    def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
-        """Set the loop that runs their turns, once, before the first turn."""
-        self._loop, self._deps = loop, deps
+    def join(self, loop: AgentLoop, deps: TurnDeps, goal_of: Callable[[str], Awaitable[str]]) -> None:
+        """Set the loop that runs their turns, and the lookup of a session's goal id; once, before the first turn."""
+        self._loop, self._deps, self._goal_of = loop, deps, goal_of
         self._team = Team(self._database, deps.sessions, deps.clock, lambda: [run.task for run in self._open_runs()])
 
     # --- for the tool
@@ -194,7 +194,7 @@ class SubagentManager:
             above = parent.task.order
             requester = replace(above.requester, session_key=ctx.session_key, provenance=requester.provenance)
             return replace(order, requester=requester, root=above.root, depth=above.depth + 1, goal=above.goal)
-        goal = await self._deps.work.goals.id_of(ctx.session_key) if ctx.origin is Origin.GOAL else ""
+        goal = await self._goal_of(ctx.session_key) if ctx.origin is Origin.GOAL else ""
         return replace(order, root=ctx.session_key, goal=goal)
 
     async def run_to_end(self, order: TaskOrder, emit: Callable[[str], None] = lambda text: None) -> Task:
