@@ -259,7 +259,7 @@ async def build_runtime(
                 "cron": cron_command(toolbox),
                 "undo": undo.command,
                 "search": search_command(archive),
-                "tasks": tasks_command(subagents, clock),
+                "tasks": tasks_command(subagents, status, clock),
                 "goal": goal_command(goals, models),
             },
         )

@@ -143,15 +143,6 @@ async def test_status_and_context_show_one_figure_what_the_provider_counted_and_
         assert "Window: 3,500 of 65,536 tokens (5%)" in await bot.say(command)
 
 
-async def test_status_and_usage_have_the_same_sum_of_the_session(bot: Bot):
-    bot.provider.script(LLMResponse("hi", usage={"prompt_tokens": 3_000, "completion_tokens": 50}))
-    await bot.say("hello")
-    await bot.say("/new")
-
-    for command in ("/status", "/usage"):
-        assert "This session: 1 call, 3,000 in, 50 out" in await bot.say(command)
-
-
 async def test_context_tells_what_was_cached_and_what_would_go_next(bot: Bot):
     (bot.workspace / "notes.txt").write_text("plum tree and river\n" * 200, encoding="utf-8")
     for number in range(8):

@@ -32,6 +32,7 @@ from nanobot.pairing.commands import PairingCommands
 from nanobot.providers.metering import Spending
 from nanobot.session.manager import Session, SessionManager
 from nanobot.usage.ledger import format_sum
+from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, count_noun, duration, nearest
 
@@ -300,17 +301,17 @@ class SlashCommands:
             notes = model.provider.notes()
         except NanobotError as error:
             model_text, window, notes = f"none: {error}", "unknown", []
-        try:
-            used = format_sum((await self.spending.summary(session.key)).session)
-        except StorageError as error:
-            used = str(error)
+        usage, cost = status.usage_of(session.key), status.cost_of(session.key)
+        sent, cached = usage.get("prompt_tokens", 0), usage.get("cached_tokens", 0)
+        share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
+        price = f", {format_dollars(cost)}" if cost else ""
         running = status.running if is_owners else status.running & {session.key}
         lines = [
             f"nanobot {__version__}, up {duration(status.uptime())}",
             f"Model: {model_text}",
             *(f"  {note}" for note in notes),
             f"Window: {window}",
-            f"This session: {used}",
+            f"Tokens since the start: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out{price}",
             f"Messages: {session.message_count}",
             f"Running turns: {', '.join(sorted(running)) or 'none'}",
             *self.approvals.waiting(session.key),
@@ -364,7 +365,7 @@ class SlashCommands:
         moved = count - (session.message_count - session.last_consolidated)
         if not moved:
             return f"Nothing was moved into memory. {reason or 'The last messages of a conversation stay.'}"
-        self.status.forget(session.key)
+        self.status.forget_last_usage(session.key)
         after, moved_text = self.report(session, model, call.scope).use, count_noun(moved, "message")
         text = f"Moved {moved_text} into memory. Window: {before.tokens:,} tokens before, now {after}."
         return f"{text} {reason}".strip()

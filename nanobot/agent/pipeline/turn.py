@@ -411,7 +411,7 @@ def new_turn(
     profile = deps.profile_of(message)
 
     def on_step_end(step: events.StepEnded) -> None:
-        deps.status.record_usage(message.session_key, step.usage)
+        deps.status.record_usage(message.session_key, step.usage, step.cost_usd)
         if profile.goal_session:
             deps.goals.record_usage(profile.goal_session, step)
         if step.finish_reason not in (INTERRUPTED, FINISH_RESUMED):

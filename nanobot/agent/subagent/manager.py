@@ -20,7 +20,6 @@ from nanobot.agent.events import (
     ApprovalAnswered,
     ApprovalAsked,
     EventSink,
-    StepEnded,
     ToolStarted,
     TurnEnded,
     TurnEvent,
@@ -481,10 +480,10 @@ class SubagentManager:
                         event = replace(event, text=f"For my background task ({order.label}):\n{event.text}")
                     waiting_sink = self._loop.sink_of(order.parent, order.turn_id) if order.waited else None
                     (waiting_sink or chat)(event)
-                case StepEnded(cost_usd=cost_usd) if cost_usd is not None:
-                    task.cost_usd = (task.cost_usd or 0.0) + cost_usd
                 case TurnEnded():
                     run.last_text = event.text
+                    if event.cost_usd is not None:
+                        task.cost_usd = (task.cost_usd or 0.0) + event.cost_usd
 
         return sink
 

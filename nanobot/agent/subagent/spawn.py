@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.command import CommandCall, CommandEntry, is_from_owner
+from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent.tasks import Task, format_line, format_tool_result
 from nanobot.agent.tools.base import Access, Effect, Tool, ToolContext, ToolResult, boolean, string, takes
 from nanobot.agent.work import WorkState
@@ -51,7 +52,7 @@ class SpawnTool(Tool):
             return ToolResult.failed(str(error))
 
 
-def tasks_command(subagents: "SubagentManager", clock: Clock) -> CommandEntry:
+def tasks_command(subagents: "SubagentManager", status: AgentStatus, clock: Clock) -> CommandEntry:
     async def run(call: CommandCall) -> str:
         action, _, name = call.argument.lower().partition(" ")
         tasks = await subagents.all_tasks()
@@ -65,8 +66,10 @@ def tasks_command(subagents: "SubagentManager", clock: Clock) -> CommandEntry:
 
     def line_of(task: Task, session_key: str) -> str:
         now, session = clock.now().timestamp(), "" if task.order.belongs_to(session_key) else task.order.parent
-        doing = "" if task.state.is_over else subagents.last_action_of(task.id)
-        return format_line(task, now, doing=doing, session=session)
+        if task.state.is_over:
+            return format_line(task, now, session=session)
+        cost, doing = status.cost_of(task.session_key), subagents.last_action_of(task.id)
+        return format_line(task, now, cost_usd=cost or task.cost_usd, doing=doing, session=session)
 
     async def stop(call: CommandCall, name: str, tasks: list[Task]) -> str:
         task = next((task for task in tasks if task.id == name), None)

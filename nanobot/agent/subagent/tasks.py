@@ -265,11 +265,12 @@ def describe_failure(task: Task) -> str:
     return f"ended without a result ({_ENDS[task.state][0]}). {reason}".rstrip()
 
 
-def format_line(task: Task, now: float, *, doing: str = "", session: str = "") -> str:
+def format_line(task: Task, now: float, *, cost_usd: float | None = None, doing: str = "", session: str = "") -> str:
     """Return the task's line in `/tasks`."""
     since = task.created_at if task.state is WorkState.WAITING else task.began_at or task.created_at
     parts = [f"{task.id}  {task.state:<7}  {duration((task.ended_at or now) - since):>6}  {task.order.label}"]
-    parts += [format_dollars(task.cost_usd)] if task.cost_usd else []
+    cost = cost_usd if cost_usd is not None else task.cost_usd
+    parts += [format_dollars(cost)] if cost else []
     parts += [f"last: {doing}"] if doing else []
     parts += [f"for {session}"] if session else []
     return " · ".join(parts)
