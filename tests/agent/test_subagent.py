@@ -144,7 +144,7 @@ ENDS: dict[str, tuple[list[Any], str, list[str]]] = {
 async def test_however_it_ends_it_is_reported_once_and_honestly(
     tmp_path: Path, lines: list[Any], state: str, words: list[str]
 ):
-    limit_s = 0.2 if isinstance(lines[0], Pause) else 1800
+    limit_s = 1.0 if isinstance(lines[0], Pause) else 1800
     cast = Cast(SPAWN, "On it.", "So it ended.", prices=lines)
 
     stage = await play(tmp_path, cast, "look up the prices", config=defaults(subagentTimeoutS=limit_s))
