@@ -54,9 +54,7 @@ class DataPaths:
         self.turns = self.state / "turns"  # checkpoints of interrupted turns
         self.leases = self.state / "leases"  # locks of the processes that work on tasks, goals and jobs
         self.undo = self.state / "undo"  # what `/undo` restores
-        self.prices = self.state / "prices.json"  # known model prices
         self.search = self.state / "search.db"  # the full-text index of sessions
-        self.sandbox = self.state / "sandbox.json"  # result of the sandbox probe on this machine
         self.tmp = self.data / "tmp"  # mounted as /tmp in the sandbox
         self.traces = self.state / "traces"
         self.mcp = self.state / "mcp"  # cached tool lists of MCP servers

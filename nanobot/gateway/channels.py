@@ -73,12 +73,10 @@ class TranscriptionService:
         from nanobot.providers.transcription import choose_transcriber  # only a recording needs it
 
         own = self._config.channels.section(self._channel)
-        chosen = choose_transcriber(
+        transcriber = choose_transcriber(
             self._config, os.environ, provider=own.transcription_provider, language=own.transcription_language
         )
-        if chosen.transcriber is None:
-            raise NanobotError(chosen.reason)
-        return await chosen.transcriber.transcribe(path)
+        return await transcriber.transcribe(path)
 
 
 class GatewayChannels:

@@ -9,9 +9,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from nanobot.config.provider_table import (
     DEFAULT_MODEL,
@@ -23,16 +23,15 @@ from nanobot.config.provider_table import (
     plain_name,
     spec_for,
 )
-from nanobot.errors import ConfigError, PluginError
+from nanobot.errors import ConfigError, NanobotError, PluginError
 from nanobot.plugins import entry_points, load, names, package_of
 from nanobot.providers.accounts.store import AccountStore, command_name
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.endpoint import CapabilityStore, Timeouts, is_loopback_url, timeouts_for
-from nanobot.providers.local_servers import LocalServer, default_servers, find_local_server, list_models
+from nanobot.providers.local_servers import default_servers, list_models, running_servers
 from nanobot.providers.resilience import (
     RETRIES,
     Breaker,
-    Candidate,
     ChosenProvider,
     Monotonic,
     ResilientProvider,
@@ -40,7 +39,7 @@ from nanobot.providers.resilience import (
 )
 
 if TYPE_CHECKING:
-    from nanobot.config.schema import Config, ProviderConfig
+    from nanobot.config.schema import Config, ModelPreset, ProviderConfig
     from nanobot.providers.wire.stream import EndpointSettings
 
 DIRECT = "nanobot.providers.custom_provider:CustomProvider"
@@ -59,12 +58,12 @@ async def choose_provider(
     model: str | None = None,
     environ: Mapping[str, str],
     state_dir: Path | None = None,
-    local_servers: Sequence[LocalServer] | None = None,
+    local_servers: Mapping[str, str] | None = None,
 ) -> ChosenProvider:
     """The provider for this model, or for the active model if none is given.
 
     Raises ConfigError, naming the key to set, if the owner named a model or provider that is not usable: there is no
-    silent switch. `local_servers` are probed if nothing is configured; None means the default ones.
+    silent switch. If nothing is configured, `local_servers` are probed, base URLs by provider; None: the default ones.
     """
     requested = model or config.active_preset().model
     match = config.match_provider(requested, environ)
@@ -81,11 +80,12 @@ async def choose_provider(
             spec = spec_for(name)
             return _for_account(config, spec, requested, f"you are logged in to {spec.display_name}", state_dir)
     servers = default_servers(environ, config.providers.by_name()) if local_servers is None else local_servers
-    if (running := await find_local_server(servers)) is not None:
-        spec = spec_for(running.server.provider)
-        served = requested if requested in running.models else running.models[0]
-        provider = _create_provider(config, spec, served, None, running.server.api_base, state_dir)
-        return ChosenProvider(provider, spec.name, served, reason=running.reason)
+    for name, models in (await running_servers(servers)).items():
+        spec, base = spec_for(name), servers[name]
+        served = requested if requested in models else models[0]
+        provider = _create_provider(config, spec, served, None, base, state_dir)
+        reason = f"{spec.display_name} answers on {urlsplit(base).netloc}"
+        return ChosenProvider(provider, spec.name, served, reason=reason)
     reason = "no key is set in the config or the environment, and no local model server answers"
     return ChosenProvider(load(OFFLINE)(), "offline", "offline", reason=reason)
 
@@ -254,8 +254,8 @@ class ProviderChains:
     state_dir: Path | None = None
     _: KW_ONLY
     add_meter: AddMeter = no_meter
-    local_servers: Sequence[LocalServer] | None = None
-    """Probed if nothing is configured; None means the default ones."""
+    local_servers: Mapping[str, str] | None = None
+    """As in `choose_provider`."""
     sleep: Sleep = asyncio.sleep
     monotonic: Monotonic = time.monotonic
     _breakers: dict[tuple[str, str | None, str], Breaker] = field(default_factory=dict, init=False)
@@ -263,40 +263,41 @@ class ProviderChains:
     async def choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
         """The provider of this model, or of the active one if none is given, followed by the config's fallback models.
 
-        Raises ConfigError if the first cannot be used. A fallback is created on first use; one that cannot be used is
-        reported when it is needed.
+        Raises ConfigError if the first cannot be used. A fallback that cannot be used is reported when it is needed.
         """
-        chosen = await self._choose(config, model)
-        candidates = [Candidate.ready(chosen), *self._fallbacks(config, model)]
+        models, unusable = [await self._choose(config, model)], []
+        for name, preset in self._fallbacks(config, model):
+            presets = {**config.model_presets, name: preset}
+            try:
+                models.append(
+                    await self._fallback(
+                        with_preset(config.model_copy(update={"model_presets": presets}), name), preset
+                    )
+                )
+            except NanobotError as error:
+                unusable.append(f"{name} cannot be used: {error}")
         retries = None if config.agents.defaults.provider_retry_mode == "persistent" else RETRIES
-        provider = ResilientProvider(candidates, retries=retries, sleep=self.sleep, monotonic=self.monotonic)
-        return replace(chosen, provider=provider)
+        provider = ResilientProvider(
+            models, unusable=unusable, retries=retries, sleep=self.sleep, monotonic=self.monotonic
+        )
+        return replace(models[0], provider=provider)
 
-    def _fallbacks(self, config: "Config", model: str | None) -> Iterator[Candidate]:
+    def _fallbacks(self, config: "Config", model: str | None) -> Iterator[tuple[str, "ModelPreset"]]:
+        """The fallback models by name, each once, without the first one."""
         active = config.active_preset()
         seen = {(model or active.model, active.provider)}
         for entry in config.agents.defaults.fallback_models:
             name, preset = (entry, config.model_presets[entry]) if isinstance(entry, str) else (entry.model, entry)
-            if (preset.model, preset.provider) in seen:
-                continue
-            seen.add((preset.model, preset.provider))
-            presets = {**config.model_presets, name: preset}
-            fallback_config = with_preset(config.model_copy(update={"model_presets": presets}), name)
-            yield Candidate(
-                name,
-                partial(self._create_fallback, fallback_config),
-                max_tokens=preset.max_tokens,
-                temperature=preset.temperature,
-                window_tokens=fallback_config.active_preset().context_window_tokens or context_window(preset.model),
-            )
+            if (preset.model, preset.provider) not in seen:
+                seen.add((preset.model, preset.provider))
+                yield name, preset
 
-    async def _create_fallback(self, config: "Config") -> ChosenProvider:
+    async def _fallback(self, config: "Config", preset: "ModelPreset") -> ChosenProvider:
         chosen = await self._choose(config)
         if chosen.name == "offline":
-            raise ConfigError(
-                f"No provider is set up for the model {config.active_preset().model}. Name it in the preset."
-            )
-        return chosen
+            raise ConfigError(f"No provider is set up for the model {preset.model}. Name it in the preset.")
+        window = config.active_preset().context_window_tokens or context_window(preset.model)
+        return replace(chosen, max_tokens=preset.max_tokens, temperature=preset.temperature, window_tokens=window)
 
     async def _choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
         """The provider with a meter, and the breaker that it shares."""

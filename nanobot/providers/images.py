@@ -33,19 +33,8 @@ DEFAULT_MODELS = {"openai": "gpt-image-1", "gemini": "gemini-2.5-flash-image"}
 MAX_IMAGE_BYTES = 32 * 1024 * 1024
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _TOTAL_S = 300.0
-
-
-class ImageRequestRefusedError(ModelCallError):
-    """The endpoint has no such model, or rejects the request."""
-
-    what = "The image model rejected the request"
-    next_step = "Change the prompt, or set tools.image.provider and tools.image.model in the config."
-
-
-class ImageFilteredError(ContentFilteredError):
-    """The provider's filter stopped the prompt or the image."""
-
-    next_step = "Change the prompt."
+_NEXT_STEP = "Change the prompt, or set tools.image.provider and tools.image.model in the config."
+"""The advice of errors whose own is about chats."""
 
 
 class ImageProvider(LLMProvider):
@@ -95,7 +84,9 @@ class ImageProvider(LLMProvider):
         except (KeyError, IndexError, TypeError, AttributeError):
             image, said = None, ""
         if image is None:
-            raise self._error(ImageRequestRefusedError, f"no image; the model said: {said or 'nothing'}")
+            error = self._error(InvalidRequestError, f"no image; the model said: {said or 'nothing'}")
+            error.next_step = _NEXT_STEP
+            raise error
         usage = data.get("usageMetadata")
         usage = usage if isinstance(usage, dict) else {}
         counts = {"prompt_tokens": "promptTokenCount", "completion_tokens": "candidatesTokenCount"}
@@ -107,10 +98,9 @@ class ImageProvider(LLMProvider):
             body = await self._endpoint.post(
                 url, headers, json.dumps(fields).encode(), max_bytes=_MAX_RESPONSE_BYTES, model=self._model
             )
-        except ContentFilteredError as error:
-            raise self._error(ImageFilteredError, error.detail, error.status) from None
-        except (InvalidRequestError, ModelNotFoundError) as error:  # their advice is about chat models
-            raise self._error(ImageRequestRefusedError, error.detail, error.status) from None
+        except (ContentFilteredError, InvalidRequestError, ModelNotFoundError) as error:
+            error.next_step = _NEXT_STEP
+            raise
         try:
             data = json.loads(body)
         except (ValueError, RecursionError):
@@ -135,8 +125,8 @@ class ImageProvider(LLMProvider):
             raise self._error(ConnectionFailedError, str(error)) from None
         return base64.b64encode(result.body).decode() if result.status == 200 else None
 
-    def _error(self, kind: type[ModelCallError], detail: str, status: int | None = None) -> ModelCallError:
-        return self._endpoint.error(kind, detail, model=self._model, status=status)
+    def _error(self, kind: type[ModelCallError], detail: str) -> ModelCallError:
+        return self._endpoint.error(kind, detail, model=self._model)
 
 
 def decode_image(content: str | None) -> bytes:

@@ -8,9 +8,8 @@ httpx would cost a fresh machine 100 ms to find nothing.
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -23,32 +22,11 @@ PROBE_S = 0.3
 _MAX_RESPONSE_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class LocalServer:
-    """Where a local provider listens by default."""
-
-    provider: str
-    display_name: str
-    api_base: str
-
-
-@dataclass(frozen=True, slots=True)
-class FoundServer:
-    """A server that responded, with at least one model."""
-
-    server: LocalServer
-    models: tuple[str, ...]
-
-    @property
-    def reason(self) -> str:
-        return f"{self.server.display_name} answers on {urlsplit(self.server.api_base).netloc}"
-
-
 def default_servers(
     environ: Mapping[str, str], sections: "Mapping[str, ProviderConfig] | None" = None
-) -> tuple[LocalServer, ...]:
-    """The local servers of the provider table, at the address from the config; Ollama also at that in OLLAMA_HOST."""
-    servers = []
+) -> dict[str, str]:
+    """The base URLs of the local providers: the one in the config, for Ollama that in OLLAMA_HOST, or the default."""
+    servers = {}
     for spec in PROVIDERS:
         section = (sections or {}).get(spec.name)
         base = section.api_base if section is not None else None
@@ -56,9 +34,8 @@ def default_servers(
             base = base or _ollama_base(environ.get("OLLAMA_HOST", "").strip())
         if spec.is_local:
             # As a number: resolving `localhost` takes a thread and may yield ::1, where these servers do not listen.
-            base = base or (spec.default_api_base or "").replace("localhost", "127.0.0.1")
-            servers.append(LocalServer(spec.name, spec.display_name, base))
-    return tuple(servers)
+            servers[spec.name] = base or (spec.default_api_base or "").replace("localhost", "127.0.0.1")
+    return servers
 
 
 def _ollama_base(host: str) -> str | None:
@@ -73,13 +50,10 @@ def _ollama_base(host: str) -> str | None:
     return f"{url.scheme}://{f'[{address}]' if ':' in address else address}:{port}/v1" if address else None
 
 
-async def find_local_server(servers: Sequence[LocalServer]) -> FoundServer | None:
-    """The first of these servers that lists a model, in the given order. Never raises."""
-    models_by_server = await asyncio.gather(*(list_models(server.api_base) for server in servers))
-    for server, models in zip(servers, models_by_server, strict=True):
-        if models:
-            return FoundServer(server, models)
-    return None
+async def running_servers(servers: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The models of the servers that list any, by provider, in the given order. Never raises."""
+    listed = await asyncio.gather(*map(list_models, servers.values()))
+    return {provider: models for provider, models in zip(servers, listed, strict=True) if models}
 
 
 async def list_models(api_base: str, *, timeout_s: float = PROBE_S) -> tuple[str, ...]:

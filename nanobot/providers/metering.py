@@ -9,9 +9,10 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import REPORTS_COST, find_by_name
@@ -30,9 +31,9 @@ from nanobot.providers.base import (
 from nanobot.providers.errors import ProviderTimeoutError, StreamCutError
 from nanobot.usage.budget import Budget, BudgetedCall, UsageReport, usage_report
 from nanobot.usage.ledger import SCHEMA, By, Ledger, UsageSum, UsageSummary, session_sums, sum_up
-from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million
+from nanobot.usage.prices import FREE, Price, find_price, matching_price, price_per_million
 from nanobot.usage.types import LedgerRow, Tokens
-from nanobot.utils.aio import finish, is_being_cancelled
+from nanobot.utils.aio import is_being_cancelled
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import Database, reading
 
@@ -51,7 +52,7 @@ class ProviderPrices:
     Otherwise the offline provider, local servers and accounts with a monthly fee cost nothing.
     """
 
-    def __init__(self, provider: str, table: PriceTable, overrides: Mapping[str, Price] | None = None) -> None:
+    def __init__(self, provider: str, overrides: Mapping[str, Price] | None = None, table: Path | None = None) -> None:
         spec = find_by_name(provider)
         self._provider = provider
         self._key = spec.config_key if spec else provider
@@ -60,29 +61,15 @@ class ProviderPrices:
         self._overrides = overrides or {}
         self._is_free = provider == "offline" or (spec is not None and (spec.is_local or spec.is_oauth))
 
-    @property
-    def loaded(self) -> bool:
-        """Whether `find` works without reading a file."""
-        return self._is_free or self._table.loaded
-
-    def load(self) -> None:
-        """Load the table if it is needed. Never raises."""
-        if not self._is_free:
-            self._table.load()
-
     def find(self, model: str) -> Price | None:
         """The price of a model; None if unknown. May read a file."""
         overrides = matching_price(self._overrides, model)
         if overrides is not None or self._is_free:
             return overrides or FREE
-        return self._table.find(model, self._prefix, self._provider)
+        return find_price(model, self._prefix, self._provider, table=self._table)
 
-    def missing(self, model: str) -> str:
-        """A sentence about a missing price and what to set; empty if limits in dollars can count the model. May read a
-        file.
-        """
-        if self.find(model) is not None or self._provider == REPORTS_COST:
-            return ""
+    def explain_missing(self, model: str) -> str:
+        """A sentence about a missing price and what to set."""
         example = json.dumps({model: {"input": 1.25, "output": 10}}, ensure_ascii=False)
         return (
             f"No price is known for the model {model} of {self._provider}. Set providers.{self._key}.prices in the "
@@ -109,19 +96,25 @@ class MeteredProvider(LLMProvider):
         self.prices = prices
         self.clock = clock
         self._inner = inner
-        self._prepared = False
         self._unpriced: set[str] = set()
+        self._prices: dict[str, Price | None] = {}
+        self._lock = threading.Lock()
         inner.on_fixup(self._record_fixup)
 
     def get_default_model(self) -> str:
         return self._inner.get_default_model()
 
     def prepare(self) -> None:
-        """Prepare the provider, and load the prices in a thread."""
+        """Prepare the provider, and look up the price of its model in a thread."""
         self._inner.prepare()
-        if not self._prepared and not self.prices.loaded:
-            self._prepared = True
-            threading.Thread(target=self.prices.load, name="load-prices", daemon=True).start()
+        with suppress(NotImplementedError):  # somebody's own provider may have no default model
+            if (model := self.get_default_model()) not in self._prices:
+                threading.Thread(target=self._find_price, args=(model,), name="find-price", daemon=True).start()
+
+    def _find_price(self, model: str) -> None:
+        with self._lock:
+            if model not in self._prices:
+                self._prices[model] = self.prices.find(model)
 
     def notes(self) -> list[str]:
         return self._inner.notes()
@@ -141,19 +134,22 @@ class MeteredProvider(LLMProvider):
 
         The row of a request that has ended is written with the next commit, see `Ledger.write_soon`.
         """
-        call = await self._reserve(replace(request, model=request.model or self.get_default_model()))
+        request = replace(request, model=request.model or self.get_default_model())
+        call = await self._reserve(request)
         try:
             await call.write_unfinished()
-            async with aclosing(call.request.send(self._inner)) as deltas:
+            async with aclosing(request.send(self._inner)) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, Finished):
-                        yield Finished(replace(delta.response, cost_usd=await call.end(delta.response)))
+                        usd = call.end(delta.response)
+                        await self.budget.notify_limits(call.reserved)
+                        yield Finished(replace(delta.response, cost_usd=usd))
                     else:
                         call.emitted.append(delta)
                         yield delta
-            await call.end(StreamCutError())  # if it ended without an answer; after an answer this does nothing
+            call.end(StreamCutError())  # if it ended without an answer; after an answer this does nothing
         except BaseException as error:
-            await finish(call.end(error))
+            call.end(error)
             if isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
                 # The turn was not stopped: the provider cancelled itself, which is a failure to report.
                 raise StreamCutError("the provider cancelled its own call") from error
@@ -161,67 +157,64 @@ class MeteredProvider(LLMProvider):
 
     async def _reserve(self, request: ModelRequest) -> "_MeteredCall":
         """Reserve the most the call may cost; its `end` must follow. Raises BudgetExceededError."""
-        context, limits, reply_tokens = call_context(), self.budget.limits, request.max_tokens
+        context, limits = call_context(), self.budget.limits
         prompt_tokens = context.prompt_tokens or estimate_tokens(request.messages) + estimate_tokens(
             json.dumps(request.tools, default=str) if request.tools else ""
         )
-        notify = None if context.notify is ignore_notice else context.notify
-        reserved = BudgetedCall(context.turn_id, turn_budget_usd=context.budget_usd, notify=notify)
-        has_turn_budget = context.budget_usd is not None
-        if limits.any or has_turn_budget:
-            in_dollars = limits.in_dollars or has_turn_budget
-            max_usd = await self._max_usd(request.model, prompt_tokens, reply_tokens) if in_dollars else None
-            reserved = replace(reserved, prompt_tokens=prompt_tokens, max_tokens=reply_tokens, max_usd=max_usd)
-        await self.budget.reserve(reserved)
-        return _MeteredCall(
-            self, request, prompt_tokens, reserved, self._new_row(request.model), self.clock.monotonic()
+        if request.model not in self._prices:
+            await asyncio.to_thread(self._find_price, request.model)
+        in_dollars = limits.in_dollars or context.budget_usd is not None
+        reserved = BudgetedCall(
+            context.turn_id,
+            prompt_tokens,
+            request.max_tokens,
+            self._max_usd(request.model, prompt_tokens, request.max_tokens) if in_dollars else None,
+            None if context.notify is ignore_notice else context.notify,
+            context.budget_usd,
         )
+        await self.budget.reserve(reserved)
+        return _MeteredCall(self, reserved, self._new_row(request.model), self.clock.monotonic())
 
-    async def _max_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
+    def _max_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
         """The maximum cost of a call; None if it does not count for limits in dollars.
 
         Raises BudgetExceededError if the price is unknown and the owner does not allow that.
         """
-        price = await self._price(model)
+        price = self._prices[model]
         if price is not None:
             return price.max_cost(prompt_tokens, max_tokens) or None
         if self.provider_name == REPORTS_COST:
             return 0.0
         if not self.budget.limits.unknown_price:
             raise BudgetExceededError(
-                f"{self.prices.missing(model)} Until then the model is not used, since a limit in dollars is set; "
-                'limits.unknownPrice "allow" permits uncounted calls.'
+                f"{self.prices.explain_missing(model)} Until then the model is not used, since a limit in dollars is "
+                'set; limits.unknownPrice "allow" permits uncounted calls.'
             )
         if model not in self._unpriced:
             self._unpriced.add(model)
             log.warning("Limits in dollars do not count %s of %s: its price is unknown", model, self.provider_name)
         return None
 
-    async def cost(self, model: str, tokens: Tokens) -> float | None:
-        price = await self._price(model) if tokens.total else FREE
+    def cost(self, model: str, tokens: Tokens) -> float | None:
+        price = self._prices[model] if tokens.total else FREE
         return None if price is None else price.cost(tokens)
 
-    async def _price(self, model: str) -> Price | None:
-        if not self.prices.loaded:
-            await asyncio.to_thread(self.prices.load)
-        return self.prices.find(model)
-
     def _record_fixup(self, error: ProviderError, model: str, seconds: float) -> None:
-        self.ledger.write_soon(_row(self._new_row(model), error, Tokens(), 0.0, seconds))
+        self.ledger.write_soon(_ended(self._new_row(model), error, Tokens(), 0.0, seconds))
 
-    def _new_row(self, model: str) -> dict[str, object]:
-        """The columns of a request that is about to be sent."""
+    def _new_row(self, model: str) -> LedgerRow:
+        """The row of a request that is about to be sent."""
         context = call_context()
-        return {
-            "id": self.ledger.new_id(),
-            "sent_at": self.clock.now().isoformat(timespec="milliseconds"),
-            "cause": context.cause,
-            "session": context.session_key,
-            "turn": context.turn_id,
-            "provider": self.provider_name,
-            "model": model,
-            "process": self.ledger.process,
-        }
+        return LedgerRow(
+            id=self.ledger.new_id(),
+            sent_at=self.clock.now().isoformat(timespec="milliseconds"),
+            cause=context.cause,
+            session=context.session_key,
+            turn=context.turn_id,
+            provider=self.provider_name,
+            model=model,
+            process=self.ledger.process,
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -229,27 +222,25 @@ class _MeteredCall:
     """One request and its row."""
 
     _meter: MeteredProvider
-    request: ModelRequest
-    _prompt_tokens: int
-    _reserved: BudgetedCall
-    _row: dict[str, object]
+    reserved: BudgetedCall
+    _row: LedgerRow
     _started: float
     emitted: list[Delta] = field(default_factory=list)
     _was_sent: bool = False
-    _result: LLMResponse | BaseException | None = None
-    _ended: bool = False
+    _has_ended: bool = False
 
     async def write_unfinished(self) -> None:
         """Write the row of the request that is about to be sent: it stays if the process is killed."""
-        meter, tokens = self._meter, Tokens(self._prompt_tokens)
-        # A request does not wait for the price table: if the process dies before it is loaded, the row has no price.
-        usd = await meter.cost(self.request.model, tokens) if meter.prices.loaded else None
-        await meter.ledger.write(_row(self._row, "unfinished", tokens, usd, estimated=True))
+        tokens = Tokens(self.reserved.prompt_tokens)
+        usd = self._meter.cost(self._row.model, tokens)
+        await self._meter.ledger.write(replace(self._row, prompt_tokens=tokens.prompt, usd=usd, estimated=True))
         self._was_sent = True
 
-    async def end(self, result: LLMResponse | BaseException) -> float | None:
+    def end(self, result: LLMResponse | BaseException) -> float | None:
         """Write the row, release the reservation and return the cost in dollars. Only the first result counts."""
-        result = self._result = self._result or result
+        if self._has_ended:
+            return None
+        self._has_ended = True
         meter, error = self._meter, result if isinstance(result, BaseException) else None
         tokens, usd = (
             (Tokens.of(result.usage), result.cost_usd) if isinstance(result, LLMResponse) else (Tokens(), None)
@@ -260,43 +251,38 @@ class _MeteredCall:
         )
         estimated = not tokens.total and was_processed
         if estimated:
-            tokens = Tokens(self._prompt_tokens, completion=_estimate_tokens(self.emitted))
-        usd = await meter.cost(self.request.model, tokens) if usd is None else usd
-        if not self._ended:
-            self._ended = True
-            seconds = meter.clock.monotonic() - self._started
-            meter.budget.settle(self._reserved)
-            meter.ledger.write_soon(_row(self._row, error, tokens, usd, seconds, estimated=estimated))
-            await meter.budget.notify_limits(self._reserved)
+            tokens = Tokens(self.reserved.prompt_tokens, completion=_estimate_tokens(self.emitted))
+        usd = meter.cost(self._row.model, tokens) if usd is None else usd
+        seconds = meter.clock.monotonic() - self._started
+        meter.budget.settle(self.reserved)
+        meter.ledger.write_soon(_ended(self._row, error, tokens, usd, seconds, estimated=estimated))
         return usd
 
 
-def _row(
-    sent: Mapping[str, object],
-    ended: BaseException | str | None,
+def _ended(
+    row: LedgerRow,
+    error: BaseException | None,
     tokens: Tokens,
     usd: float | None,
-    seconds: float = 0.0,
+    seconds: float,
     *,
     estimated: bool = False,
 ) -> LedgerRow:
-    """The whole row of a request. `ended`: its failure, None for an answer, or an outcome."""
-    outcome, error = ended if isinstance(ended, str) else "ok", None
-    if isinstance(ended, BaseException):
-        outcome, error = ("stopped", None) if _was_stopped(ended) else ("failed", type(ended).__name__)
-    ending = {
-        "outcome": outcome,
-        "error": error,
-        "prompt_tokens": tokens.prompt,
-        "cached_tokens": tokens.cached,
-        "cache_written_tokens": tokens.cache_written,
-        "completion_tokens": tokens.completion,
-        "reasoning_tokens": tokens.reasoning,
-        "usd": usd,
-        "ms": round(seconds * 1000),
-        "estimated": estimated,
-    }
-    return cast("LedgerRow", {**sent, **ending})
+    """The row of a request that has ended, with its failure or an answer."""
+    outcome = "ok" if error is None else "stopped" if _was_stopped(error) else "failed"
+    return replace(
+        row,
+        outcome=outcome,
+        error=type(error).__name__ if outcome == "failed" else None,
+        prompt_tokens=tokens.prompt,
+        cached_tokens=tokens.cached,
+        cache_written_tokens=tokens.cache_written,
+        completion_tokens=tokens.completion,
+        reasoning_tokens=tokens.reasoning,
+        usd=usd,
+        ms=round(seconds * 1000),
+        estimated=estimated,
+    )
 
 
 def _was_stopped(error: BaseException) -> bool:
@@ -324,7 +310,6 @@ class Spending:
         self._clock = clock
         self._ledger = Ledger(self._database)
         self.budget = Budget(config.limits.spending_limits(), self._ledger, clock)
-        self._prices = PriceTable(places.prices)
 
     def add_meter(self, provider: LLMProvider, name: str) -> LLMProvider:
         """The provider with a meter, under this name in the ledger."""
@@ -332,7 +317,10 @@ class Spending:
 
     def missing_price(self, name: str, model: str) -> str:
         """A sentence about a missing price and what to set; empty unless a dollar limit needs one. Blocks briefly."""
-        return self._prices_of(name).missing(model) if self.budget.limits.in_dollars else ""
+        prices = self._prices_of(name)
+        if not self.budget.limits.in_dollars or name == REPORTS_COST or prices.find(model) is not None:
+            return ""
+        return prices.explain_missing(model)
 
     def _prices_of(self, name: str) -> ProviderPrices:
         section = self._sections.get(name)
@@ -340,7 +328,7 @@ class Spending:
         prices = {
             model: price_per_million(price.input, price.output, price.cached) for model, price in overrides.items()
         }
-        return ProviderPrices(name, self._prices, prices)
+        return ProviderPrices(name, prices)
 
     def renew(self, config: "Config") -> None:
         """Apply the config's limits and prices from the next model call on."""

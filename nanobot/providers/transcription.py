@@ -10,12 +10,13 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from nanobot.config.provider_table import ProviderSpec, find_by_name, plain_name
-from nanobot.errors import ProviderError
+from nanobot.errors import ConfigError, NanobotError, ProviderError
 from nanobot.providers.endpoint import Endpoint
 from nanobot.providers.errors import (
     ContentFilteredError,
@@ -43,6 +44,7 @@ _DEFAULT = "groq"
 _ALTERNATIVE = "openai"
 _MODELS = {"groq": "whisper-large-v3-turbo", "openai": "gpt-4o-mini-transcribe"}
 _FALLBACK_MODEL = "whisper-1"
+_SET_ANOTHER = "Set channels.transcriptionProvider to groq or openai."
 
 _UPLOAD_EXTENSIONS = {
     ".flac": "flac", ".mp3": "mp3", ".mpga": "mp3", ".mpeg": "mp3", ".mp4": "mp4", ".m4a": "m4a", ".wav": "wav",
@@ -69,14 +71,9 @@ class UnusableRecordingError(ProviderError):
     """The recording cannot be sent, or has no speech. The text says what to do."""
 
 
-class TranscriptionRefusedError(ModelCallError):
-    """The service rejected the recording."""
-
-    next_step = "Send a shorter recording as mp3 or ogg, or set channels.transcriptionProvider to another provider."
-
-
 _CHAT_ERRORS = (InvalidRequestError, ContextOverflowError, ContentFilteredError, ModelNotFoundError)
-"""Errors whose advice is written for chat models and would be wrong here."""
+_NEXT_STEP = "Send a shorter recording as mp3 or ogg, or set channels.transcriptionProvider to another provider."
+"""The advice of these errors, whose own is about chats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,8 @@ class HttpTranscriber:
         try:
             body = await endpoint.post(url, headers, form, max_bytes=_MAX_RESPONSE_BYTES, model=self.model)
         except _CHAT_ERRORS as error:
-            raise TranscriptionRefusedError(error.detail, target=error.target, status=error.status) from None
+            error.next_step = _NEXT_STEP
+            raise
         return self._text(body)
 
     def _text(self, body: bytes) -> str:
@@ -175,53 +173,42 @@ def _read_recording(path: Path) -> tuple[str, bytes]:
     return f"{path.stem or 'recording'}.{kind}", data
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenTranscriber:
-    """The transcriber, or None; `reason` says why, in a sentence."""
-
-    transcriber: HttpTranscriber | None
-    reason: str
-
-
 def choose_transcriber(
     config: "Config", environ: Mapping[str, str], *, provider: str | None = None, language: str | None = None
-) -> ChosenTranscriber:
+) -> HttpTranscriber:
     """The transcriber that `channels.transcriptionProvider` names; `provider` and `language` are a channel's own
-    settings.
+    settings. Raises ConfigError, which names the setting to change.
 
     If none is named and only OpenAI has a key, OpenAI replaces Groq. Connections open on first use.
     """
     channels = config.channels
     language = language or channels.transcription_language or None
-    chosen = _choose(config, environ, provider or channels.transcription_provider or _DEFAULT, language)
-    if chosen.transcriber is None and not (provider or "transcription_provider" in channels.model_fields_set):
-        alternative = _choose(config, environ, _ALTERNATIVE, language)
-        chosen = chosen if alternative.transcriber is None else alternative
-    return chosen
+    try:
+        return _transcriber_of(config, environ, provider or channels.transcription_provider or _DEFAULT, language)
+    except ConfigError:
+        if not (provider or "transcription_provider" in channels.model_fields_set):
+            with suppress(ConfigError):
+                return _transcriber_of(config, environ, _ALTERNATIVE, language)
+        raise
 
 
-def _choose(config: "Config", environ: Mapping[str, str], name: str, language: str | None) -> ChosenTranscriber:
-    """The transcriber of that provider, or a sentence about what is missing."""
+def _transcriber_of(config: "Config", environ: Mapping[str, str], name: str, language: str | None) -> HttpTranscriber:
     sections = config.providers.by_name()
     spec = find_by_name(name)
     if spec is None:
         custom = next((known for known in sections if plain_name(known) == plain_name(name)), None)
         if custom is None:
-            why = f"channels.transcriptionProvider names {name}, which is not a provider. Set it to groq or openai."
-            return ChosenTranscriber(None, why)
+            raise ConfigError(f"channels.transcriptionProvider names {name}, which is not a provider. {_SET_ANOTHER}")
         spec = ProviderSpec(custom, custom, needs_key=False)
     section = sections[spec.name]
     if not (section.api_base or spec.default_api_base):
-        why = f"providers.{spec.config_key}.apiBase is empty. Set channels.transcriptionProvider to groq or openai."
-    elif not spec.speaks_chat_completions:
-        why = f"{spec.display_name} offers no transcription. Set channels.transcriptionProvider to groq or openai."
-    elif (endpoint := Endpoint.configured(spec, section, environ, total_s=_TOTAL_S)) is None:
-        why = spec.missing_key("transcribes recordings")
-    else:
-        model = _MODELS.get(spec.name, _FALLBACK_MODEL)
-        transcriber = HttpTranscriber(endpoint, model, language)
-        return ChosenTranscriber(transcriber, f"{spec.name}, model {model}")
-    return ChosenTranscriber(None, why)
+        raise ConfigError(f"providers.{spec.config_key}.apiBase is empty. {_SET_ANOTHER}")
+    if not spec.speaks_chat_completions:
+        raise ConfigError(f"{spec.display_name} offers no transcription. {_SET_ANOTHER}")
+    endpoint = Endpoint.configured(spec, section, environ, total_s=_TOTAL_S)
+    if endpoint is None:
+        raise ConfigError(spec.missing_key("transcribes recordings"))
+    return HttpTranscriber(endpoint, _MODELS.get(spec.name, _FALLBACK_MODEL), language)
 
 
 def is_recording(path: str) -> bool:
@@ -230,26 +217,17 @@ def is_recording(path: str) -> bool:
 
 
 async def transcribe_media(text: str, media: Sequence[str], config: "Config", environ: Mapping[str, str]) -> str:
-    """Append transcriptions of the recordings among the attachments, with the configured service."""
-    if not any(map(is_recording, media)):
-        return text
-    return await append_transcriptions(text, media, choose_transcriber(config, environ))
-
-
-async def append_transcriptions(text: str, media: Sequence[str], chosen: ChosenTranscriber) -> str:
     """Append `[transcription: ...]` to the text for each recording among the attachments.
 
     Never raises if a recording cannot be transcribed: the tag then says why, so that the agent can tell the user.
     """
-    recordings = [path for path in media if is_recording(path)]
-    tags = await asyncio.gather(*(_transcription_tag(Path(path), chosen) for path in recordings))
+
+    async def tag(path: str) -> str:
+        try:
+            text = await choose_transcriber(config, environ).transcribe(Path(path))
+        except NanobotError as error:
+            text = f"failed, {error}"
+        return f"[transcription: {escape_brackets(text)}]"
+
+    tags = await asyncio.gather(*(tag(path) for path in media if is_recording(path)))
     return "\n".join([text, *tags] if text.strip() else tags) if tags else text
-
-
-async def _transcription_tag(path: Path, chosen: ChosenTranscriber) -> str:
-    if chosen.transcriber is None:
-        return f"[transcription: failed, {escape_brackets(chosen.reason)}]"
-    try:
-        return f"[transcription: {escape_brackets(await chosen.transcriber.transcribe(path))}]"
-    except ProviderError as error:
-        return f"[transcription: failed, {escape_brackets(str(error))}]"

@@ -83,7 +83,6 @@ def _exec_policy(config: Config, data_dir: Path) -> ExecPolicy | None:
         allowed_env_keys=tuple(settings.allowed_env_keys),
         sandbox=settings.sandbox,
         network=settings.network,
-        cache=DataPaths(data_dir).sandbox,
         tmp=DataPaths(data_dir).tmp,
         deny=tuple(settings.deny_patterns),
         allow=tuple(settings.allow_patterns),

@@ -35,9 +35,8 @@ def command_sandbox(config: Config, data_dir: Path, workspace: Path) -> "Sandbox
     """Return the sandbox for commands. It is not probed yet."""
     from nanobot.security.sandbox.sandbox import Sandbox  # imported on first use: 10 ms
 
-    settings, places = config.tools.exec, DataPaths(data_dir)
-    paths = path_policy(config, data_dir, workspace)
-    return Sandbox(paths, settings.sandbox, network=settings.network, cache=places.sandbox, tmp=places.tmp)
+    settings, paths = config.tools.exec, path_policy(config, data_dir, workspace)
+    return Sandbox(paths, settings.sandbox, network=settings.network, tmp=DataPaths(data_dir).tmp)
 
 
 def named_places(names: Sequence[str]) -> tuple[Path, ...]:

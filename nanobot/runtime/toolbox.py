@@ -22,7 +22,7 @@ from nanobot.cron.commands import ANSWERS, CHANGES, parse_answer, run_command
 from nanobot.errors import StorageError
 from nanobot.providers.images import choose_image_model
 from nanobot.providers.metering import Spending
-from nanobot.providers.resilience import Candidate, ChosenProvider, ResilientProvider
+from nanobot.providers.resilience import ChosenProvider, ResilientProvider
 from nanobot.runtime.policies import mcp_servers, network_policy, own_tools, tool_policies
 from nanobot.runtime.services import Services
 
@@ -135,7 +135,7 @@ def offer_image_tool(toolbox: Toolbox, spending: Spending) -> None:
     if image_model is not None:
         metered = spending.add_meter(image_model, image_model.name)
         model = ChosenProvider(metered, image_model.name, image_model.get_default_model())
-        provider = ResilientProvider([Candidate.ready(model)])
+        provider = ResilientProvider([model])
         toolbox.tools.register(ImageTool(provider, toolbox.policies.paths))
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import struct
 import sys
-from collections import deque
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -52,7 +52,9 @@ class ReadWatcher:
     def __init__(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
         """Missing files are skipped. Raises OSError if watching is not possible, or not for so many files."""
         self._kernel = _kernel()
-        self._descriptor = _borrow_descriptor(self._kernel)
+        self._descriptor = int(self._kernel.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        if self._descriptor < 0:
+            raise OSError("The limit of inotify instances is reached.")
         self._watched: dict[int, str] = {}
         try:
             for name in files:
@@ -79,12 +81,8 @@ class ReadWatcher:
         return read_paths
 
     def close(self) -> None:
-        """Stop watching. Call once."""
-        for number in self._watched:
-            self._kernel.inotify_rm_watch(self._descriptor, number)
-        while _read_events(self._descriptor):
-            pass
-        _idle_descriptors.append((os.getpid(), self._descriptor))
+        """Stop watching. Call once. The kernel takes 15 ms for it, which nobody waits for."""
+        threading.Thread(target=os.close, args=(self._descriptor,), name="stop-watching").start()
 
     def _watch(self, name: str, mask: int) -> None:
         import ctypes
@@ -98,8 +96,6 @@ class ReadWatcher:
 
 _UNREADABLE = (FileNotFoundError, NotADirectoryError, PermissionError)
 """Files that we cannot open cannot be read by processes with no more rights than ours."""
-_idle_descriptors: deque[tuple[int, int]] = deque()
-"""Unused descriptors with their process id. Closing one takes the kernel 15 ms, so they are reused."""
 
 
 @cache
@@ -109,20 +105,6 @@ def _kernel() -> "ctypes.CDLL":
     import ctypes  # slow import (5 ms)
 
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _borrow_descriptor(kernel: "ctypes.CDLL") -> int:
-    """A descriptor without watches. One inherited through a fork belongs to the parent and is closed."""
-    with suppress(IndexError):
-        while True:
-            process, descriptor = _idle_descriptors.pop()
-            if process == os.getpid():
-                return descriptor
-            os.close(descriptor)
-    descriptor = int(kernel.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
-    if descriptor < 0:
-        raise OSError("The limit of inotify instances is reached.")
-    return descriptor
 
 
 def _read_events(descriptor: int) -> bytes:
@@ -163,7 +145,7 @@ class FileReadWatcher:
         self._follow_renames()
         read = self._watch.paths() if self._watch is not None else None
         if read is None:
-            read = {*self._files, *(name for tree in self._trees for name in islice(_files_in(tree), _MAX_FILES))}
+            read = {*self._files, *(name for tree in self._trees for name in islice(_paths_in(tree), _MAX_FILES))}
         elif 0 < len(printed) < _SHOWN_WHOLE and names_its_sources(self._command):
             read = {name for name in read if os.path.basename(name) in printed}  # noqa: PTH119 of many
         marks = [self._provenance_of(Path(name)) for name in read]
@@ -191,12 +173,11 @@ class FileReadWatcher:
         for name, mark in marks.items():
             if _OBJECTS in name and not os.path.exists(name):  # noqa: PTH110 git has packed its copy of the file
                 self._mark(Path(name.partition(_OBJECTS)[0] + _OBJECTS, "pack"), mark)
-        for entry in islice(_entries(self._workspace), _MAX_ENTRIES):
-            with suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                name = moved.get((status.st_dev, status.st_ino), entry.path)
-                if name != entry.path and name in marks:
-                    self._mark(Path(entry.path), marks[name])
+        for path in islice(_paths_in(str(self._workspace)), _MAX_ENTRIES):
+            status = _stat(path)
+            name = moved.get((status.st_dev, status.st_ino), path) if status is not None else path
+            if name != path and name in marks:
+                self._mark(Path(path), marks[name])
 
     def _follow_into_git(self, read: Iterable[str]) -> None:
         """Mark git's copies of such files, which are named by their content: a later `git show` reads them."""
@@ -239,15 +220,6 @@ def _stat(name: str) -> os.stat_result | None:
         return None
 
 
-def _entries(folder: str | Path) -> "Iterator[os.DirEntry[str]]":
-    """All entries below a folder."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            yield entry
-            if entry.is_dir(follow_symlinks=False):
-                yield from _entries(entry.path)
-
-
-def _files_in(tree: str) -> Iterator[str]:
-    for folder, _, names in os.walk(tree):
-        yield from (os.path.join(folder, name) for name in names)  # noqa: PTH118 of many
+def _paths_in(tree: str) -> Iterator[str]:
+    for folder, folders, files in os.walk(tree):
+        yield from (os.path.join(folder, name) for name in (*folders, *files))  # noqa: PTH118 of many

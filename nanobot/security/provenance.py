@@ -38,8 +38,6 @@ IN_PART = {
 _WORD = re.compile(r"[^\s;|&<>()'\"`$=]+")
 _GLOB = frozenset("*?[")
 _CHANGES_TO = re.compile(r"\b(?:cd|pushd)\s+([^\s;|&<>()'\"`$]+)")
-_MAX_MARKS = 20_000
-"""Approximate limit of stored marks."""
 _OTHERS_FOLDERS = (
     ("/var/log", Provenance.WEB),
     ("/var/mail", Provenance.MAIL),
@@ -193,7 +191,7 @@ class ProvenanceStore:
                         marks[name] = provenance
                     elif provenance is not None:
                         marks[name] = least_trusted(filter(None, [before, provenance]))
-                payload = json.dumps({"version": 1, "files": _limit(marks)}, ensure_ascii=True)
+                payload = json.dumps({"version": 1, "files": marks}, ensure_ascii=True)
                 write_atomic(self.path, payload + "\n", mode=PRIVATE_FILE)
         except OSError as error:
             raise storage_error(f"{self.path} cannot be changed", error) from error
@@ -326,20 +324,6 @@ def _is_new_repository(git: str, since_ns: int) -> bool:
         return all(_is_new(os.stat(os.path.join(git, name)), since_ns) for name in ("HEAD", "config"))  # noqa: PTH116, PTH118
     except OSError:
         return False
-
-
-def _limit(marks: dict[str, Provenance]) -> dict[str, Provenance]:
-    """Reduce the marks to the limit: the deepest files share one mark of their folder, so a file may become less
-    trusted, never more. Marks of the owner's files stay.
-    """
-    while len(outside := [name for name, mark in marks.items() if is_outside(mark)]) > _MAX_MARKS:
-        log.warning("Too many files with untrusted content to list each: the deepest folders count as such as a whole.")
-        depth = max(name.count(os.sep) for name in outside)
-        for name in outside:
-            if name.count(os.sep) == depth:
-                folder, mark = os.path.dirname(name), marks.pop(name)  # noqa: PTH120 part of a text
-                marks[folder] = least_trusted([mark, marks.get(folder, mark)])
-    return marks
 
 
 _TICK_NS = 20_000_000

@@ -247,9 +247,9 @@ class Budget:
             log.warning("Past spending cannot be read, only this process counts: %s", error)
             rows = []
         for row in self.ledger.unwritten:
-            if row["outcome"] != "unfinished":
-                usd, tokens = row["usd"] or 0.0, row["prompt_tokens"] + row["completion_tokens"]
-                rows.append((row["sent_at"][:10], usd, *((usd, tokens) if row["turn"] == turn_id else (0.0, 0))))
+            if row.outcome != "unfinished":
+                usd, tokens = row.usd or 0.0, row.prompt_tokens + row.completion_tokens
+                rows.append((row.sent_at[:10], usd, *((usd, tokens) if row.turn == turn_id else (0.0, 0))))
         by_day: dict[str, float] = defaultdict(float)
         for day, usd, _, _ in rows:
             by_day[day] += usd

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -37,9 +37,9 @@ CREATE TABLE IF NOT EXISTS limits (
     key TEXT NOT NULL, period TEXT NOT NULL, raised_usd REAL NOT NULL DEFAULT 0, reported_usd REAL,
     reported_level TEXT, PRIMARY KEY (key, period)) WITHOUT ROWID;
 """
-_COLUMNS = tuple(LedgerRow.__annotations__)
+_COLUMNS = tuple(column.name for column in fields(LedgerRow))
 _WRITE = (  # the columns of keys and indexes never change: those are left alone by an update
-    f"INSERT INTO calls VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) "  # noqa: S608 names of ours
+    f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) "  # noqa: S608 names of ours
     f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = :{name}' for name in _COLUMNS if name not in ('id', 'sent_at'))}"
 )
 _MAX_UNWRITTEN = 10_000
@@ -96,11 +96,12 @@ class Ledger:
 
 def write_calls(db: "Connection", rows: list[LedgerRow]) -> None:
     """Write rows, or update those with their ids."""
+    values = ({name: getattr(row, name) for name in _COLUMNS} for row in rows)
     db.executemany(
         _WRITE,
         [
             {name: escape_surrogates(value) if isinstance(value, str) else value for name, value in row.items()}
-            for row in rows
+            for row in values
         ],
     )
 

@@ -1,25 +1,20 @@
 """What models cost, according to the JSON table that LiteLLM ships. LiteLLM, which takes seconds, is not imported.
 
-The table is large, so the needed part is copied to `state/prices.json` whenever it changes: for each model its context
-window and the price per token, in dollars, of input, cache reads, cache writes, output and reasoning. A model that is
-not in the table has no price; nothing is guessed. Prices in the config (`providers.NAME.prices`) come first.
+The table has 3 MB, so a model's entry is looked up in its text, and only that is parsed. A model that is not in the
+table has no price; nothing is guessed. Prices in the config (`providers.NAME.prices`) come first.
 """
 
 import json
 import logging
 import re
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from nanobot.usage.types import Tokens
-from nanobot.utils.files import write_in_place
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +27,7 @@ _FIELDS = {
 }
 _LONG_CONTEXT_KEY = re.compile(rf"({'|'.join(_FIELDS)})_above_(\d+)k_tokens")
 _CHAT_MODES = ("chat", "responses", "completion", None)
-_DATE = re.compile(r"[-@]\d{4}-?\d{2}-?\d{2}$")
-_COPY_VERSION = 2
-"""Version of our copy; a change rebuilds it."""
+_DATE = r"[-@]\d{4}-?\d{2}-?\d{2}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +44,9 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of a model. A long request may cost more per token, for all its tokens. `window` is in tokens."""
+    """The price of a model. A long request may cost more per token, for all its tokens."""
 
     rates: tuple[Rates, ...]
-    window: int | None = None
 
     def cost(self, tokens: Tokens) -> float:
         rates = self._at(tokens.prompt)
@@ -106,71 +98,44 @@ def litellm_table() -> Path | None:
     return Path(spec.origin).with_name("model_prices_and_context_window_backup.json")
 
 
-class PriceTable:
-    """Prices by model name. `load` reads or creates the copy once; it is thread-safe."""
+def find_price(model: str, *prefixes: str, table: Path | None = None) -> Price | None:
+    """Return the price of a model; None if unknown. `prefixes`: names of its provider in the table, most likely first.
 
-    def __init__(self, copy: Path | None = None, source: Path | None = None) -> None:
-        """`copy`: path of our copy, None for none. `source`: the table, by default LiteLLM's."""
-        self._copy = copy
-        self._source = source
-        self._lock = threading.Lock()
-        self._rows: dict[str, Any] | None = None
-        self._cache: dict[tuple[str, ...], Price | None] = {}
+    Tries `prefix/model`, the full name, and the name without its prefixes; then the same without a date; then other
+    spellings (`4.5` for `4-5`), and the newest known date. Never raises. Reads the table: some milliseconds.
+    """
+    try:
+        table = table or litellm_table()
+        text = table.read_text(encoding="utf-8") if table is not None else ""
+    except (OSError, ValueError) as error:
+        log.warning("Model prices cannot be read: %s", error)
+        return None
+    names = dict.fromkeys([*_names(model, prefixes), *_names(re.sub(f"{_DATE}$", "", model), prefixes)])
+    prices = (_price_of(text, at) for at in _entries(text, names))
+    return next((price for price in prices if price is not None), None)
 
-    @property
-    def loaded(self) -> bool:
-        """Whether `find` works without reading a file."""
-        return self._rows is not None
 
-    def load(self) -> None:
-        """Read the table. Never raises: without a table no price is known."""
-        with self._lock:
-            if self._rows is None:
-                self._rows = self._read()
+def _entries(text: str, names: Iterable[str]) -> Iterator[int]:
+    """Where the table may have the entry of a model with one of these names, the most likely place first."""
+    for name in names:
+        key = f"{json.dumps(name)}: {{"
+        if (at := text.find(key)) >= 0:
+            yield at + len(key) - 1
+    plain_text = _plain(text)
+    for name in names:
+        entry = re.compile(rf'"{re.escape(_plain(name))}({_DATE})?": {{')
+        matches = entry.finditer(plain_text) if name else ()
+        for match in sorted(matches, key=lambda match: (match[1] is None, match[1] or ""), reverse=True):
+            yield match.end() - 1
 
-    def find(self, model: str, *prefixes: str) -> Price | None:
-        """Return the price of a model. `prefixes`: names of its provider in the table, most likely first.
 
-        Tries `prefix/model`, the full name, and the name without its prefixes; then the same without a date, or with
-        the newest known date; then other spellings (`4.5` for `4-5`).
-        """
-        key = (model, *prefixes)
-        if key not in self._cache:
-            self.load()
-            rows = self._rows or {}
-            names = [*_names(model, prefixes), *_names(_DATE.sub("", model), prefixes)]
-            name = next((name for name in names if name in rows), None)
-            if name is None:
-                others = _other_names(tuple(rows))
-                name = next((others[_plain(name)] for name in names if _plain(name) in others), None)
-            price = None
-            try:
-                if name is not None:
-                    price = Price(tuple(Rates(*rates) for rates in rows[name]["rates"]), rows[name]["window"])
-            except (AttributeError, KeyError, TypeError, ValueError):  # the copy was edited
-                log.warning("The price of %s in %s cannot be read", model, self._copy)
-            self._cache[key] = price
-        return self._cache[key]
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            if (source := self._source or litellm_table()) is None:
-                return {}
-            state = source.stat()
-            made_of = (_COPY_VERSION, str(source), state.st_size, state.st_mtime_ns)
-            if self._copy is not None:
-                with suppress(OSError, ValueError, RecursionError, TypeError, KeyError):  # missing or edited
-                    data = json.loads(self._copy.read_bytes())
-                    if tuple(data["made_of"]) == made_of and isinstance(data["models"], dict):
-                        return dict(data["models"])
-            rows = _reduce_table(made_of)
-            if self._copy is not None:
-                with suppress(OSError):  # it is created again next time
-                    write_in_place(self._copy, json.dumps({"made_of": made_of, "models": rows}, separators=(",", ":")))
-            return rows
-        except (OSError, ValueError, RecursionError) as error:
-            log.warning("Model prices cannot be read: %s", error)
-            return {}
+def _price_of(text: str, at: int) -> Price | None:
+    """The price of the chat model whose entry begins here; None if it is none, or has no price."""
+    try:
+        entry, _ = json.JSONDecoder().raw_decode(text, at)
+    except (ValueError, RecursionError):
+        return None
+    return _price_in(entry) if entry.get("mode") in _CHAT_MODES else None
 
 
 def _names(model: str, prefixes: Sequence[str]) -> Iterator[str]:
@@ -185,41 +150,13 @@ def _names(model: str, prefixes: Sequence[str]) -> Iterator[str]:
             return
 
 
-@lru_cache(maxsize=1)
-def _other_names(models: tuple[str, ...]) -> dict[str, str]:
-    """Map other spellings to each model's name; without a date, to the newest one. Several bots may share a process."""
-    names: dict[str, str] = {}
-    for name in sorted(models):
-        names[_plain(_DATE.sub("", name))] = name
-    return names | {_plain(name): name for name in models}
+def _plain(text: str) -> str:
+    """In lower case and without dots, of the same length: the table is ASCII."""
+    return text.lower().replace(".", "-")
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace(".", "-")
-
-
-@lru_cache(maxsize=1)
-def _reduce_table(made_of: tuple[int, str, int, int]) -> dict[str, Any]:
-    """The rows of chat models with a price; several bots may share a process."""
-
-    def reduce(entry: dict[str, Any]) -> dict[str, Any] | None:
-        """Reduce an entry while the table is being parsed: the whole of it would take 10 MB."""
-        if "mode" not in entry:
-            return entry
-        return _reduce_entry(entry) if entry["mode"] in _CHAT_MODES else None
-
-    table = json.loads(Path(made_of[1]).read_text(encoding="utf-8"), object_hook=reduce)
-    entries = table.items() if isinstance(table, dict) else ()
-    models = ((name, entry) for name, entry in entries if isinstance(entry, dict))
-    rows = {name: entry if "rates" in entry else _reduce_entry(entry) for name, entry in models}
-    return {name: row for name, row in rows.items() if row is not None}
-
-
-def _reduce_entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A row of the copy: the window, and the fields of each of the Rates. None without a price.
-
-    What the table leaves out costs as much as other input or output.
-    """
+def _price_in(entry: Mapping[str, Any]) -> Price | None:
+    """The price in an entry. What the table leaves out costs as much as other input or output."""
     longer: dict[int, dict[str, float]] = {}
     for key, value in entry.items():
         if "_above_" in key and (match := _LONG_CONTEXT_KEY.fullmatch(key)) and _is_price(value):
@@ -228,20 +165,19 @@ def _reduce_entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     for tier in tiers if isinstance(tiers, list) else ():
         span = tier.get("range") if isinstance(tier, dict) else None
         if isinstance(span, list) and span and isinstance(span[0], int | float):
-            longer[int(span[0])] = _prices_in(tier)
-    base = longer.pop(0, {}) | _prices_in(entry)  # the tier from 0 tokens is the base price
+            longer[int(span[0])] = _prices_by_name(tier)
+    base = longer.pop(0, {}) | _prices_by_name(entry)  # the tier from 0 tokens is the base price
     if "input" not in base or "output" not in base:
         return None
     rates = []
     for above, more in sorted({0: {}, **longer}.items()):
         row = base | more
         cached, written = row.get("cached", row["input"]), row.get("written", row["input"])
-        rates.append([above, row["input"], cached, written, row["output"], row.get("reasoning", row["output"])])
-    window = entry.get("max_input_tokens") or entry.get("max_tokens")
-    return {"rates": rates, "window": window if isinstance(window, int) else None}
+        rates.append(Rates(above, row["input"], cached, written, row["output"], row.get("reasoning", row["output"])))
+    return Price(tuple(rates))
 
 
-def _prices_in(entry: Mapping[str, Any]) -> dict[str, float]:
+def _prices_by_name(entry: Mapping[str, Any]) -> dict[str, float]:
     return {name: entry[field] for field, name in _FIELDS.items() if _is_price(entry.get(field))}
 
 

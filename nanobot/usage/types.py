@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
 
 
-class LedgerRow(TypedDict):
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
     """One request to a model. The names are the columns of the table `calls`."""
 
     id: str
@@ -16,22 +16,22 @@ class LedgerRow(TypedDict):
     turn: str
     provider: str
     model: str
-    outcome: str
-    """ok, failed, stopped, or unfinished: in flight, or its process was killed."""
-    error: str | None
-    """The type of the failure."""
-    prompt_tokens: int
-    cached_tokens: int
-    cache_written_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int
-    usd: float | None
-    """None if no price is known."""
-    ms: int
-    estimated: bool
-    """Whether the token counts are estimates, because the server sent none."""
     process: str
     """The process that wrote the row."""
+    outcome: str = "unfinished"
+    """ok, failed, stopped, or unfinished: in flight, or its process was killed."""
+    error: str | None = None
+    """The type of the failure."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    cache_written_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    usd: float | None = None
+    """None if no price is known."""
+    ms: int = 0
+    estimated: bool = False
+    """Whether the token counts are estimates, because the server sent none."""
 
 
 @dataclass(frozen=True, slots=True)

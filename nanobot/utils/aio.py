@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -70,53 +69,27 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 class Pace:
-    """Limits how much work begins in one iteration of the event loop, first come, first served.
+    """Lets work begin in an iteration of the event loop of its own, first come, first served.
 
     asyncio runs all ready callbacks in one iteration and polls sockets and timers only between iterations: a thousand
     tasks that become ready together and work for a millisecond each would block the loop for a second.
     """
 
-    def __init__(self, max_s: float = 0.008) -> None:
-        self._max_s = max_s
-        self._until: float | None = None
-        """When the time for work is used up; None before the first caller of an iteration."""
-        self._begun = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = asyncio.Lock()
 
     async def step(self) -> None:
-        """Return at once while there is time, else in a later iteration; one caller is always let through."""
+        """Return at once if nothing has begun in this iteration, else in a later one."""
         loop = asyncio.get_running_loop()
-        if self._waiting or self._is_over(loop):
-            self._waiting.append(place := loop.create_future())
-            await place
-            while self._is_over(loop):
-                self._waiting.appendleft(place := loop.create_future())
-                await place
-        if self._until is None:
-            self._start(loop)
-        self._begun += 1
-
-    def _is_over(self, loop: asyncio.AbstractEventLoop) -> bool:
-        return self._until is not None and self._begun > 0 and loop.time() >= self._until
-
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._until, self._begun = loop.time() + self._max_s, 0
-        loop.call_soon(self._end, loop)
-
-    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wake one more than began in this iteration: others would mostly have to wait again."""
-        self._until, places = None, self._begun + 1
-        while self._waiting and places:
-            place = self._waiting.popleft()
-            if not place.done():  # else it was cancelled
-                place.set_result(None)
-                places -= 1
-                if self._until is None:
-                    self._start(loop)
+        if loop is not self._loop:
+            self._loop, self._lock = loop, asyncio.Lock()  # a lock belongs to its loop
+        await self._lock.acquire()
+        loop.call_soon(self._lock.release)
 
 
 _BUSY_S = 0.2
-"""If the thread has not begun a call after this time, something blocks it."""
+"""If the thread does not answer within this time, something blocks it."""
 
 
 class WorkerThread:
@@ -126,68 +99,47 @@ class WorkerThread:
     """
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._blocked: list[asyncio.AbstractEventLoop] = []
+        self._loops: list[asyncio.AbstractEventLoop] = []
+        """The newest takes new calls; the others were blocked."""
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float) -> T:
         """Run the coroutine there. Raises what it raises (RuntimeError instead of an exit or interrupt), and
         TimeoutError. Cancelling is safe, and does not wait.
         """
-        call = await self._begin(work)
+
+        async def call() -> T:
+            return await contain_errors(work())
+
+        loop = await self._responsive_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                return await call
+                return await _run_in(loop, call())
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
             raise RuntimeError("it cancelled itself") from None
 
-    async def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
-        """Start the call in a thread that is free."""
+    async def _responsive_loop(self) -> asyncio.AbstractEventLoop:
         while True:
-            loop = self._loop
-            if loop is None or loop.is_closed():
-                loop = self._loop = _start_loop()
-            begun, claim = asyncio.Event(), threading.Lock()
-            call = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_call(work, begun, claim), loop))
-            try:
-                async with asyncio.timeout(_BUSY_S):
-                    await begun.wait()
-            except TimeoutError:
-                if claim.acquire(blocking=False):
-                    call.cancel()
-                    if self._loop is loop:
-                        self._loop = None
-                    if loop not in self._blocked:
-                        self._blocked = [*(other for other in self._blocked if not other.is_closed()), loop]
-                    continue
-            except BaseException:
-                call.cancel()
-                raise
-            return call
+            loop = self._loops[-1] if self._loops else None
+            if loop is not None and not loop.is_closed():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_BUSY_S):
+                        await _run_in(loop, asyncio.sleep(0))
+                    return loop
+            if not self._loops or loop is self._loops[-1]:  # else another call has started one meanwhile
+                self._loops.append(_start_loop())
 
     def close(self) -> None:
         """Stop the thread, as soon as nothing blocks it. It does not keep the process alive."""
-        for loop in (self._loop, *self._blocked):
-            if loop is not None:
-                with suppress(RuntimeError):  # it is closed
-                    loop.call_soon_threadsafe(loop.stop)
-        self._loop, self._blocked = None, []
+        for loop in self._loops:
+            with suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(loop.stop)
+        self._loops = []
 
 
-def _call(
-    work: Callable[[], Coroutine[Any, Any, T]], begun: asyncio.Event, claim: threading.Lock
-) -> Coroutine[Any, Any, T]:
-    caller = asyncio.get_running_loop()
-
-    async def call() -> T:
-        if not claim.acquire(blocking=False):
-            raise RuntimeError("another thread has begun it")
-        with suppress(RuntimeError):  # the caller's loop is closed
-            caller.call_soon_threadsafe(begun.set)
-        return await contain_errors(work())
-
-    return call()
+def _run_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
 def _start_loop() -> asyncio.AbstractEventLoop:

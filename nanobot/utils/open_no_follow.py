@@ -1,8 +1,8 @@
 """Opens exactly the file that a path names: no part of it may be a link.
 
 Checking a path and opening it afterwards is a race: a folder in it may be replaced by a link in between. Here that is
-an error. Linux has a system call for it (openat2, since 5.6); elsewhere, and in containers that forbid it, each folder
-is opened from its parent. Windows has neither: there the path is checked again after opening.
+an error: each folder is opened from its parent, without following links. Windows cannot do that: there the path is
+checked again after opening.
 
 Paths are absolute without `..`, or relative to an open folder. All functions raise OSError: ELOOP, or ENOTDIR for a
 link.
@@ -14,12 +14,8 @@ a command can put a link there, and following it would write outside of the sand
 import errno
 import os
 import stat
-import struct
-import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from functools import cache
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from nanobot.utils.files import (
     O_BINARY,
@@ -33,20 +29,10 @@ from nanobot.utils.files import (
     write_whole,
 )
 
-_OPENAT2 = 437
-"""System call number, the same on all architectures except Alpha: man 2 openat2."""
-_RESOLVE_NO_LINKS = 0x02 | 0x04
-"""RESOLVE_NO_MAGICLINKS and RESOLVE_NO_SYMLINKS, from linux/openat2.h."""
-_RESOLVE_BENEATH = 0x08
-_AT_FDCWD = -100
-"""Relative to the working directory."""
-_RETRIES = 100
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 """A pipe in the place of a file must not block us."""
 _FOLDER_FLAGS = getattr(os, "O_PATH", getattr(os, "O_SEARCH", os.O_RDONLY)) | getattr(os, "O_DIRECTORY", 0)
 _NOFOLLOW_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-
-_OpenAt2 = Callable[[int, bytes, int, int, int], int]
 
 
 def open_no_follow(path: str | os.PathLike[str], flags: int, *, beneath: int | None = None) -> int:
@@ -62,84 +48,40 @@ def open_no_follow(path: str | os.PathLike[str], flags: int, *, beneath: int | N
             os.close(descriptor)
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), text)
         return descriptor
-    call = _openat2() if sys.platform == "linux" else None
-    if call is not None:
-        resolve = _RESOLVE_NO_LINKS if beneath is None else _RESOLVE_NO_LINKS | _RESOLVE_BENEATH
-        mode = PRIVATE_FILE if flags & os.O_CREAT else 0
-        return call(_AT_FDCWD if beneath is None else beneath, os.fsencode(text), flags, mode, resolve)
-    return open_by_steps(text, flags, beneath)
-
-
-def open_folder(path: str | os.PathLike[str], *, beneath: int | None = None) -> int:
-    """Open exactly this folder, to list it or to create files in it."""
-    return open_no_follow(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0), beneath=beneath)
-
-
-def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> int:
-    """Open exactly this folder, creating it and its parents if missing. POSIX only."""
-    try:
-        return open_folder(path)
-    except FileNotFoundError:
-        parent = make_folder(os.path.dirname(path), mode)  # noqa: PTH120 text only; no file access
-        try:
-            name = os.path.basename(path)  # noqa: PTH119
-            with suppress(FileExistsError):  # created concurrently; if it is not a folder, the next line raises
-                os.mkdir(name, mode, dir_fd=parent)
-                os.fsync(parent)
-            return open_folder(name, beneath=parent)
-        finally:
-            os.close(parent)
-
-
-def open_by_steps(path: str, flags: int, beneath: int | None = None) -> int:
-    """Without the system call: open each folder from its parent, and the last part with these flags."""
-    parts = [part for part in PurePath(path).parts if part not in ("/", ".")]
-    if ".." in parts:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-    flags |= _NOFOLLOW_FLAGS
+    *folders, name = [part for part in text.split("/") if part not in ("", ".")] or ["."]
+    if ".." in (*folders, name):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), text)
     parent = os.dup(beneath) if beneath is not None else os.open("/", _FOLDER_FLAGS)
     try:
-        for part in parts[:-1]:
-            child = os.open(part, _FOLDER_FLAGS | _NOFOLLOW_FLAGS, dir_fd=parent)
+        for folder in folders:
+            child = os.open(folder, _FOLDER_FLAGS | _NOFOLLOW_FLAGS, dir_fd=parent)
             os.close(parent)
             parent = child
-        return os.open(parts[-1] if parts else ".", flags, PRIVATE_FILE, dir_fd=parent)
+        return os.open(name, flags, PRIVATE_FILE, dir_fd=parent)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error
+        raise OSError(error.errno, error.strerror, text) from error
     finally:
         os.close(parent)
 
 
-@cache
-def _openat2() -> _OpenAt2 | None:
-    """The system call; None if the kernel or a container does not allow it."""
-    import ctypes  # slow import (5 ms)
-
-    syscall = ctypes.CDLL(None, use_errno=True).syscall
-    syscall.restype = ctypes.c_long
-
-    def call(at: int, path: bytes, flags: int, mode: int, resolve: int) -> int:
-        how = struct.pack("=QQQ", flags, mode, resolve)
-        for again in range(_RETRIES, -1, -1):
-            descriptor: int = syscall(
-                ctypes.c_long(_OPENAT2),
-                ctypes.c_int(at),
-                ctypes.c_char_p(path),
-                ctypes.c_char_p(how),
-                ctypes.c_size_t(len(how)),
-            )
-            if descriptor >= 0:
-                return descriptor
-            number = ctypes.get_errno()
-            if number not in (errno.EAGAIN, errno.EINTR) or not again:  # concurrent renames may interrupt it
-                raise OSError(number, os.strerror(number), os.fsdecode(path))
-        raise AssertionError("the last attempt raised")
-
+def open_folder(path: str | os.PathLike[str], *, beneath: int | None = None, make: int | None = None) -> int:
+    """Open exactly this folder, to list it or to create files in it. `make` it and its parents with this mode if they
+    are missing. POSIX only.
+    """
     try:
-        os.close(call(_AT_FDCWD, b"/", _FOLDER_FLAGS | os.O_CLOEXEC, 0, _RESOLVE_NO_LINKS))
-    except OSError:
-        return None
-    return call
+        return open_no_follow(path, os.O_RDONLY | os.O_DIRECTORY, beneath=beneath)
+    except FileNotFoundError:
+        if make is None:
+            raise
+    folder, name = os.path.split(path)
+    parent = open_folder(folder, make=make)
+    try:
+        with suppress(FileExistsError):  # created concurrently; if it is not a folder, the next line raises
+            os.mkdir(name, make, dir_fd=parent)
+            os.fsync(parent)
+        return open_folder(name, beneath=parent)
+    finally:
+        os.close(parent)
 
 
 class PinnedFolder(AbstractContextManager["PinnedFolder"]):
@@ -150,7 +92,7 @@ class PinnedFolder(AbstractContextManager["PinnedFolder"]):
         self.path = path
         self.descriptor: int | None = None
         if os.name != "nt":
-            self.descriptor = open_folder(path) if make is None else make_folder(path, make)
+            self.descriptor = open_folder(path, make=make)
         elif make is not None:
             make_private_folder(path)
 

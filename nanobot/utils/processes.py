@@ -4,8 +4,7 @@ On POSIX a child gets its own session, so signals do not cross over. A descendan
 to find it anyway, every child carries a mark in its environment, which its descendants inherit.
 
 A program may put its command into a PID namespace (`PidNamespace`), as sandboxes do. It then reports the first process
-of the namespace and waits for us before the command starts: limits set on that process apply to all, and when it ends,
-the kernel kills all others.
+of the namespace: when that ends, the kernel kills all others.
 """
 
 import asyncio
@@ -26,10 +25,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import psutil
+
+T = TypeVar("T")
 
 _MARK = "NANOBOT_CHILD"
 _KILL_TIMEOUT_S = 2.0
@@ -227,10 +228,9 @@ class PidNamespace:
 _READ_BUFFER = 256 * 1024
 _DETACH_S = 0.15
 
-Argv = Sequence[str] | str | Callable[[int, int], Sequence[str]]
-"""A program with its arguments; a command line for the system's shell; or a program that creates a PID namespace. The
-latter writes JSON with a `child-pid` to the first descriptor and waits for EOF on the second before it starts its
-command (`bwrap --info-fd --block-fd`).
+Argv = Sequence[str] | str | Callable[[int], Sequence[str]]
+"""A program with its arguments; a command line for the system's shell; or a program that creates a PID namespace, and
+writes JSON with a `child-pid` to this descriptor (`bwrap --info-fd`).
 """
 
 
@@ -329,16 +329,14 @@ async def child_process(
     env: Mapping[str, str],
     stdin: int = subprocess.DEVNULL,
     confine: Callable[[], None] | None = None,
-    limit: Callable[[int], None] | None = None,
 ) -> AsyncIterator[Child]:
     """Run a program without a terminal; its stdin is empty or this open file. Raises OSError if it cannot be started.
 
-    `confine` is called in the thread that starts it, to give up rights that the child then lacks; Linux only. `limit`
-    is called with the first PID of its namespace before the command starts.
+    `confine` is called in the thread that starts it, to give up rights that the child then lacks; Linux only.
 
     Leaving the block early (timeout, cancelling, an error) kills the whole family.
     """
-    starting = asyncio.create_task(_start(argv, cwd, env, stdin, confine, limit))
+    starting = asyncio.create_task(_start(argv, cwd, env, stdin, confine))
     try:
         child = await asyncio.shield(starting)
     except asyncio.CancelledError:
@@ -356,16 +354,8 @@ async def child_process(
         await child.close()
 
 
-_Started = tuple[subprocess.Popen[bytes], PidNamespace | None]
-
-
 async def _start(
-    argv: Argv,
-    cwd: Path,
-    env: Mapping[str, str],
-    stdin: int,
-    confine: Callable[[], None] | None,
-    limit: Callable[[int], None] | None,
+    argv: Argv, cwd: Path, env: Mapping[str, str], stdin: int, confine: Callable[[], None] | None
 ) -> Child:
     mark = secrets.token_hex(8)
     options: dict[str, Any] = {
@@ -377,67 +367,59 @@ async def _start(
         "start_new_session": sys.platform != "win32",
         "creationflags": _CREATION_FLAGS,
     }
-    if callable(argv):
-        process, namespace = await _start_in_thread(confine, partial(_start_in_namespace, argv, limit, options))
-    elif confine is not None and not isinstance(argv, str):
-        process, namespace = await _start_in_thread(confine, lambda: (subprocess.Popen(argv, **options), None))
-    else:
-        loop = asyncio.get_running_loop()
-        start: Callable[..., Any] = (
-            partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
-            if isinstance(argv, str)
-            else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
-        )
-        transport, protocol = await start(**options)
-        return Child(transport, protocol, mark)
-    confined = _Confined(process)
-    await confined.connect()
-    return Child(confined, confined, mark, namespace)
+    if callable(argv) or (confine is not None and not isinstance(argv, str)):
+        starting = in_own_thread(partial(_start_confined, argv, confine, options))
+        process, namespace = await asyncio.wrap_future(starting)
+        confined = _Confined(process)
+        await confined.connect()
+        return Child(confined, confined, mark, namespace)
+    loop = asyncio.get_running_loop()
+    start: Callable[..., Any] = (
+        partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
+        if isinstance(argv, str)
+        else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
+    )
+    transport, protocol = await start(**options)
+    return Child(transport, protocol, mark)
 
 
-async def _start_in_thread(confine: Callable[[], None] | None, start: Callable[[], _Started]) -> _Started:
-    """Start it from a thread that is not reused, since the rights it gives up do not come back."""
-    started: Future[_Started] = Future()
+def in_own_thread(work: Callable[[], T]) -> Future[T]:
+    """Do it in a thread that is not used again, since rights that a thread gives up do not come back."""
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            if confine is not None:
-                confine()
-            started.set_result(start())
+            done.set_result(work())
         except BaseException as error:
-            started.set_exception(error)
+            done.set_exception(error)
 
     threading.Thread(target=run, name="confined", daemon=True).start()
-    return await asyncio.wrap_future(started)
+    return done
 
 
-def _start_in_namespace(
-    argv: Callable[[int, int], Sequence[str]], limit: Callable[[int], None] | None, options: Mapping[str, Any]
-) -> _Started:
-    """Start it, and let its command start once limits are set on its first process; it also starts if we are killed."""
+def _start_confined(
+    argv: Sequence[str] | Callable[[int], Sequence[str]],
+    confine: Callable[[], None] | None,
+    options: Mapping[str, Any],
+) -> tuple[subprocess.Popen[bytes], PidNamespace | None]:
+    if confine is not None:
+        confine()
+    if not callable(argv):
+        return subprocess.Popen(argv, **options), None
     info_read, info_write = os.pipe()
-    block_read, block_write = os.pipe()
     try:
         try:
-            process = subprocess.Popen(argv(info_write, block_read), pass_fds=(info_write, block_read), **options)
+            process = subprocess.Popen(argv(info_write), pass_fds=(info_write,), **options)
         finally:
             os.close(info_write)
-            os.close(block_read)
-        namespace = None
         try:
-            namespace = PidNamespace.from_info_fd(info_read)
-            if limit is not None and namespace is not None:
-                limit(namespace.head)
+            return process, PidNamespace.from_info_fd(info_read)
         except BaseException:
-            if namespace is not None:
-                os.kill(namespace.head, _KILL)
             _signal_group(process.pid, _KILL)
             process.communicate()
             raise
-        return process, namespace
     finally:
         os.close(info_read)
-        os.close(block_write)
 
 
 class _Confined:

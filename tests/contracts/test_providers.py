@@ -11,7 +11,7 @@ from nanobot.providers.base import Finished, LLMProvider, LLMResponse
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.offline_provider import OfflineProvider
-from nanobot.providers.resilience import Breaker, Candidate, ChosenProvider, ResilientProvider
+from nanobot.providers.resilience import ChosenProvider, ResilientProvider
 from nanobot.testing import Check
 from nanobot.testing.model_server import FakeModels
 from nanobot.testing.providers import LIST_DIR, check_stream, provider_checks
@@ -33,11 +33,8 @@ def copilot(server: FakeAuthority) -> LLMProvider:
 def chained(server: FakeModels) -> LLMProvider:
     """A provider as a session has it, with another behind it."""
     direct = [CustomProvider("k", server.v1, model) for model in "mn"]
-    candidates = [
-        Candidate.ready(ChosenProvider(provider, name, name, Breaker()))
-        for provider, name in zip(direct, "mn", strict=True)
-    ]
-    return ResilientProvider(candidates, retries=0)
+    models = [ChosenProvider(provider, name, name) for provider, name in zip(direct, "mn", strict=True)]
+    return ResilientProvider(models, retries=0)
 
 
 def responses(server: FakeModels) -> LLMProvider:

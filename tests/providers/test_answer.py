@@ -47,7 +47,8 @@ def whole(*chunks: dict[str, object]) -> LLMResponse:
     reader = ChatReader(Endpoint("custom", "http://x"), "m")
     for chunk in chunks:
         reader.read_event(chunk)
-    finished = (reader.read_response({}) + reader.read_end())[-1]
+    reader.done = True
+    finished = reader.read_end()[-1]
     assert isinstance(finished, Finished)
     return finished.response
 

@@ -4,26 +4,20 @@ import asyncio
 
 import pytest
 
-from nanobot.providers.local_servers import LocalServer, default_servers, find_local_server, list_models
+from nanobot.providers.local_servers import default_servers, list_models, running_servers
 from nanobot.testing.model_server import FakeModels
 
 
-def at(server: FakeModels, provider: str = "ollama") -> LocalServer:
-    return LocalServer(provider, provider.title(), server.v1)
-
-
-async def test_the_first_in_order_that_answers_with_a_model_is_found():
+async def test_those_that_answer_with_a_model_are_found_in_order():
     with (
         FakeModels(kind="web") as web,
         FakeModels(models=[]) as empty,
         FakeModels(models=["embed-1", "qwen3:8b"]) as ollama,
     ):
-        found = await find_local_server([at(web, "vllm"), at(empty, "lm_studio"), at(ollama)])
+        servers = {"vllm": web.v1, "lm_studio": empty.v1, "ollama": ollama.v1, "ovms": ollama.v1}
+        found = await running_servers(servers)
 
-    assert found is not None
-    assert found.server.provider == "ollama"
-    assert found.models == ("qwen3:8b",)
-    assert found.reason == f"Ollama answers on 127.0.0.1:{ollama.port}"
+    assert list(found.items()) == [("ollama", ("qwen3:8b",)), ("ovms", ("qwen3:8b",))]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +49,7 @@ async def test_what_is_no_list_of_models_in_time_is_no_model_server(answer):
 
     server.close()
     await asyncio.sleep(0.01)  # its transports close at the next turn of the loop
-    assert await find_local_server([LocalServer("ollama", "Ollama", base)]) is None
+    assert await running_servers({"ollama": base}) == {}
 
 
 @pytest.mark.parametrize(
@@ -69,4 +63,4 @@ async def test_what_is_no_list_of_models_in_time_is_no_model_server(answer):
     ],
 )
 def test_ollama_is_looked_for_where_its_own_variable_says(host, base):
-    assert default_servers({"OLLAMA_HOST": host})[0].api_base == base
+    assert default_servers({"OLLAMA_HOST": host})["ollama"] == base

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -30,8 +29,7 @@ from nanobot.testing import Pause, ScriptedProvider
 from nanobot.testing.model_server import CutStream, Fail, FakeModels, Hang, Raw, Say, Step
 from nanobot.usage.budget import Budget, SpendingLimits
 from nanobot.usage.ledger import SCHEMA, Ledger
-from nanobot.usage.prices import Price, PriceTable, price_per_million
-from nanobot.usage.types import LedgerRow
+from nanobot.usage.prices import Price, price_per_million
 from nanobot.utils.clock import FrozenClock
 from nanobot.utils.database import Database
 from tests.support.ledger_rows import rows_of
@@ -66,22 +64,21 @@ class Desk:
     own_prices: dict[str, Price] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        table = self.folder / "table.json"
-        table.write_text(json.dumps(TABLE), encoding="utf-8")
+        self.table = self.folder / "table.json"
+        self.table.write_text(json.dumps(TABLE), encoding="utf-8")
         self.ledger = Ledger(Database(self.folder / "state" / "nanobot.db", SCHEMA))
         opened.append(self.ledger.database)
-        self.prices = PriceTable(None, table)
         self.clock = FrozenClock(datetime(2026, 11, 22, 12, tzinfo=UTC))
         self.budget = Budget(self.limits, self.ledger, self.clock)
 
     def meter(self, inner: LLMProvider, name: str = "custom") -> MeteredProvider:
-        prices = ProviderPrices(name, self.prices, self.own_prices)
+        prices = ProviderPrices(name, self.own_prices, self.table)
         return MeteredProvider(inner, name, self.ledger, self.budget, prices, self.clock)
 
     def direct(self, server: FakeModels, **settings: Any) -> MeteredProvider:
         return self.meter(CustomProvider("k", server.v1, "m", **settings))
 
-    async def rows(self) -> list[LedgerRow]:
+    async def rows(self) -> list[dict[str, Any]]:
         await self.ledger.flush()
         return rows_of(self.folder)
 
@@ -160,28 +157,6 @@ async def test_a_stream_has_its_outcome_wherever_the_caller_stops_reading(
                     break
 
     assert [row["outcome"] for row in await desk.rows()] == [outcome]
-
-
-async def test_an_answer_whose_call_is_stopped_twice_while_its_price_is_looked_up_has_its_row(desk: Desk, monkeypatch):
-    asked, go_on, load = threading.Event(), threading.Event(), desk.prices.load
-
-    def load_slowly() -> None:
-        asked.set()
-        go_on.wait(10)
-        load()
-
-    monkeypatch.setattr(desk.prices, "load", load_slowly)
-    used = {"prompt_tokens": 200, "completion_tokens": 3}
-    asking = asyncio.create_task(desk.meter(ScriptedProvider(LLMResponse("hi", usage=used), model="m")).chat(HELLO))
-    await asyncio.to_thread(asked.wait, 10)
-    for _ in range(2):
-        asking.cancel()
-        await asyncio.sleep(0.01)
-    go_on.set()
-    await asyncio.wait([asking])
-
-    (row,) = await desk.rows()
-    assert (row["outcome"], row["prompt_tokens"], row["estimated"]) == ("ok", 200, False)
 
 
 PLAIN = {"prompt_tokens": 200, "completion_tokens": 0}

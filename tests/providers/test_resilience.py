@@ -25,7 +25,6 @@ from nanobot.providers.resilience import (
     OPEN_S,
     RETRIES,
     Breaker,
-    Candidate,
     ChosenProvider,
     ResilientProvider,
 )
@@ -56,26 +55,15 @@ class House:
         self.waits = waits or Waits()
         self.told: list[str] = []
         names = providers.split()
-        self.answerers = [
-            ChosenProvider(model, names[index], "abc"[index], Breaker(self.waits.monotonic))
+        chosen = [
+            ChosenProvider(
+                model, names[index], "abc"[index], Breaker(self.waits.monotonic), **settings.get("abc"[index], {})
+            )
             for index, model in enumerate(models)
         ]
-        first, *others = self.answerers
         self.provider = ResilientProvider(
-            [
-                Candidate.ready(first),
-                *(Candidate(o.model, self._maker(o), **settings.get(o.model, {})) for o in others),
-            ],
-            retries=retries,
-            sleep=self.waits.sleep,
-            monotonic=self.waits.monotonic,
+            chosen, retries=retries, sleep=self.waits.sleep, monotonic=self.waits.monotonic
         )
-
-    def _maker(self, answerer: ChosenProvider) -> Any:
-        async def make() -> ChosenProvider:
-            return answerer
-
-        return make
 
     async def say(self, session: str = "s") -> str:
         return text_of(await heard(self.provider, self.told, session))
@@ -117,24 +105,6 @@ async def test_a_window_that_is_too_small_is_passed_over_and_that_is_said():
     assert response.content == "from c"
     assert b.asked == []
     assert c.asked[0]["max_tokens"] < 10_000, "what is left of its context window"
-
-
-async def test_two_calls_that_need_a_fallback_at_once_share_it():
-    made: list[Streams] = []
-
-    async def make() -> ChosenProvider:
-        await asyncio.sleep(0)
-        made.append(Streams(says("from b")))
-        return ChosenProvider(made[-1], "two", "b", Breaker())
-
-    provider = ResilientProvider(
-        [Candidate.ready(ChosenProvider(Streams(busy()), "one", "a", Breaker())), Candidate("b", make)], retries=0
-    )
-
-    await asyncio.gather(heard(provider), heard(provider))
-    await provider.close()
-
-    assert [one.closed for one in made] == [1, 1]
 
 
 async def test_one_call_probes_a_paused_model_and_lets_the_others_in_with_its_first_token():

@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 
 from nanobot.config.schema import Config
+from nanobot.errors import ConfigError
 from nanobot.providers import errors
 from nanobot.providers.endpoint import Endpoint, Timeouts
 from nanobot.providers.transcription import (
     MAX_BYTES,
-    ChosenTranscriber,
     HttpTranscriber,
-    TranscriptionRefusedError,
     UnusableRecordingError,
-    append_transcriptions,
     choose_transcriber,
+    transcribe_media,
 )
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import ScriptedProvider
@@ -173,9 +172,9 @@ async def test_a_wrong_key_is_said_without_repeating_it_and_not_tried_again(hear
 @pytest.mark.parametrize(
     ("status", "message", "kind"),
     [
-        (400, "could not process file - is it a valid media file?", TranscriptionRefusedError),
-        (404, "The model `whisper-large-v3-turbo` does not exist", TranscriptionRefusedError),
-        (413, "Maximum content size limit (26214400) exceeded", TranscriptionRefusedError),
+        (400, "could not process file - is it a valid media file?", errors.InvalidRequestError),
+        (404, "The model `whisper-large-v3-turbo` does not exist", errors.ModelNotFoundError),
+        (413, "Maximum content size limit (26214400) exceeded", errors.ContextOverflowError),
         (402, "payment required", errors.QuotaExceededError),
         (307, "moved", errors.MalformedResponseError),
     ],
@@ -215,15 +214,26 @@ async def test_what_may_be_over_in_a_moment_is_tried_three_times(hearing, record
 # -- who is chosen -----------------------------------------------------------------------------------------------
 
 
-def chosen(config: dict[str, object], **environ: str) -> ChosenTranscriber:
+def chosen(config: dict[str, object], **environ: str) -> HttpTranscriber:
     return choose_transcriber(Config.model_validate(config), environ)
+
+
+@pytest.mark.parametrize(
+    ("config", "environ", "name", "model"),
+    [
+        ({}, {"GROQ_API_KEY": "gsk_x"}, "groq", "whisper-large-v3-turbo"),
+        ({"providers": {"openai": {"apiKey": "sk-x"}}}, {}, "openai", "gpt-4o-mini-transcribe"),
+    ],
+)
+def test_where_none_is_named_the_one_with_a_key_is_taken(config, environ, name, model):
+    found = chosen(config, **environ)
+
+    assert (found.endpoint.name, found.model) == (name, model)
 
 
 @pytest.mark.parametrize(
     ("config", "environ", "reason"),
     [
-        ({}, {"GROQ_API_KEY": "gsk_x"}, "groq, model whisper-large-v3-turbo"),
-        ({"providers": {"openai": {"apiKey": "sk-x"}}}, {}, "openai, model gpt-4o-mini-transcribe"),
         ({}, {}, "There is no key for Groq, which transcribes recordings. "
          "Set providers.groq.apiKey in the config or GROQ_API_KEY in the environment."),
         ({"channels": {"transcriptionProvider": "groq"}, "providers": {"openai": {"apiKey": "k"}}}, {}, "GROQ_API_KEY"),
@@ -233,10 +243,10 @@ def chosen(config: dict[str, object], **environ: str) -> ChosenTranscriber:
     ],
 )  # fmt: skip
 def test_a_provider_that_was_named_is_not_replaced_and_what_is_missing_is_said(config, environ, reason):
-    found = chosen(config, **environ)
+    with pytest.raises(ConfigError) as caught:
+        chosen(config, **environ)
 
-    assert reason in found.reason
-    assert (found.transcriber is not None) == (", model" in reason)
+    assert reason in str(caught.value)
 
 
 async def test_an_endpoint_of_ones_own_is_asked_without_a_key(recording):
@@ -245,10 +255,7 @@ async def test_an_endpoint_of_ones_own_is_asked_without_a_key(recording):
             "channels": {"transcriptionProvider": "myBox", "transcriptionLanguage": "fr"},
             "providers": {"myBox": {"apiBase": server.v1, "extraHeaders": {"Authorization": "Bearer own"}}},
         }
-        transcriber = chosen(config).transcriber
-        assert transcriber is not None
-
-        text = await transcriber.transcribe(recording)
+        text = await chosen(config).transcribe(recording)
 
         assert text == "from my own box"
         assert server.uploads[0].fields == {"model": "whisper-1", "response_format": "json", "language": "fr"}
@@ -259,13 +266,12 @@ async def test_an_endpoint_of_ones_own_is_asked_without_a_key(recording):
 
 async def test_each_recording_gets_a_tag_and_other_files_none(hearing, recording):
     config = Config.model_validate({"providers": {"groq": {"apiKey": KEY, "apiBase": hearing.v1}}})
-    heard = choose_transcriber(config, {})
     hearing.script = [Answer(body=b"water the\nplants [now]"), Answer(body=b"hi"), Answer.failed(400, "odd [thing]")]
 
-    text = await append_transcriptions("listen", [str(recording), "/a/y.png"], heard)
-    alone = await append_transcriptions("", [str(recording)], heard)
-    failed = await append_transcriptions("", [str(recording)], heard)
-    missing = await append_transcriptions("", [str(recording)], choose_transcriber(Config(), {}))
+    text = await transcribe_media("listen", [str(recording), "/a/y.png"], config, {})
+    alone = await transcribe_media("", [str(recording)], config, {})
+    failed = await transcribe_media("", [str(recording)], config, {})
+    missing = await transcribe_media("", [str(recording)], Config(), {})
 
     assert text == "listen\n[transcription: water the plants (now)]"
     assert alone == "[transcription: hi]"

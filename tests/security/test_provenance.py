@@ -153,26 +153,6 @@ def test_packages_that_were_there_before_stay_the_owners(book: ProvenanceStore, 
     assert book.of(project / "node_modules" / "x" / "index.js") is None
 
 
-def test_marks_that_are_too_many_are_folded_into_their_folder(
-    book: ProvenanceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("nanobot.security.provenance._MAX_MARKS", 40)
-    many = tmp_path / "workspace" / "many"
-    marks = {str(many / f"{number // 5}" / "deep" / f"{number}.md"): "web" for number in range(60)}
-    marks |= {str(many / "mine.md"): "owner", str(tmp_path / "workspace" / "hostile.md"): "mail"}
-    book.path.parent.mkdir()
-    book.path.write_text(json.dumps({"version": 1, "files": marks}), encoding="utf-8")
-
-    book.mark(tmp_path / "new.md", Provenance.PERSON)
-
-    assert len(json.loads(book.path.read_text(encoding="utf-8"))["files"]) <= 40
-    assert book.of(tmp_path / "workspace" / "hostile.md") == Provenance.MAIL
-    assert book.of(tmp_path / "new.md") == Provenance.PERSON
-    assert all(book.of(Path(name)) == Provenance.WEB for name, mark in marks.items() if mark == "web")
-    assert book.of(many / "mine.md") is None
-    assert book.of(tmp_path / "workspace" / "mine.md") is None
-
-
 def test_logs_mail_and_downloads_are_somebody_elses_but_for_a_workspace_and_what_the_owner_makes_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -60,8 +60,8 @@ async def test_each_step_of_a_turn_is_a_row_and_the_turn_knows_its_cost(tmp_path
     steps = [event.cost_usd or 0 for event in sink.events if isinstance(event, StepEnded)]
     who = {"cause": "turn", "session": "cli:direct", "turn": result.turn_id, "provider": "custom", "model": "gpt-4o"}
     how = {"outcome": "ok", "error": None, "estimated": False, "cached_tokens": 4, "completion_tokens": 5}
-    assert [{name: row[name] for name in who} for row in rows] == [who] * 2  # type: ignore[literal-required]
-    assert {name: rows[0][name] for name in how} == how  # type: ignore[literal-required]
+    assert [{name: row[name] for name in who} for row in rows] == [who] * 2
+    assert {name: rows[0][name] for name in how} == how
     assert [row["usd"] for row in rows] == steps
     assert result.cost_usd == sum(steps) > 3.5
     assert "out, $3.50" in status

@@ -48,7 +48,7 @@ class SandboxHome:
         patience: float = 20,
     ) -> subprocess.CompletedProcess[str]:
         behind = self.walls.wrap(["/bin/bash", "-c", script], folder or self.workspace, grants)
-        argv = list(behind.argv(2, 2) if callable(behind.argv) else behind.argv)
+        argv = list(behind.argv(2) if callable(behind.argv) else behind.argv)
         return subprocess.run(
             [word for at, word in enumerate(argv) if not _is_telling(argv, at)],
             env={**self.env, "HOME": str(self.path), **(env or {})},
@@ -65,8 +65,7 @@ class SandboxHome:
 
 
 def _is_telling(argv: list[str], at: int) -> bool:
-    telling = {"--info-fd", "--block-fd"}
-    return argv[at] in telling or (at > 0 and argv[at - 1] in telling)
+    return "--info-fd" in argv[max(at - 1, 0) : at + 1]
 
 
 def make_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxHome:

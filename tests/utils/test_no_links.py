@@ -1,23 +1,13 @@
 import errno
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nanobot.utils.open_no_follow import (
-    make_folder,
-    open_by_steps,
-    open_folder,
-    open_no_follow,
-    replace_own,
-)
+from nanobot.utils.open_no_follow import open_folder, open_no_follow, replace_own
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be opened there")
-
-both_ways = pytest.mark.parametrize("opened", [open_no_follow, open_by_steps])
-Opened = Callable[[str, int], int]
 
 
 @pytest.fixture
@@ -32,38 +22,33 @@ def tree(tmp_path: Path) -> Path:
     return tree
 
 
-@both_ways
-def test_a_path_without_links_is_opened(tree: Path, opened: Opened):
-    with open(opened(str(tree / "a/b/file"), os.O_RDONLY), encoding="utf-8") as file:
+def test_a_path_without_links_is_opened(tree: Path):
+    with open(open_no_follow(str(tree / "a/b/file"), os.O_RDONLY), encoding="utf-8") as file:
         assert file.read() == "here"
 
 
-@both_ways
 @pytest.mark.parametrize("path", ["link/b/file", "a/b/last", "loop", "loop/x", "link"])
-def test_a_link_anywhere_in_it_is_an_error(tree: Path, opened: Opened, path: str):
+def test_a_link_anywhere_in_it_is_an_error(tree: Path, path: str):
     with pytest.raises(OSError) as told:
-        opened(str(tree / path), os.O_RDONLY)
+        open_no_follow(str(tree / path), os.O_RDONLY)
 
     assert told.value.errno in (errno.ELOOP, errno.ENOTDIR)
 
 
-@pytest.mark.parametrize(
-    "opened", [open_no_follow, lambda path, flags, *, beneath: open_by_steps(path, flags, beneath)]
-)
-def test_what_begins_at_an_open_folder_stays_beneath_it(tree: Path, opened: Callable[..., int]):
+def test_what_begins_at_an_open_folder_stays_beneath_it(tree: Path):
     folder = open_folder(tree / "a")
 
-    os.close(opened("b/file", os.O_RDONLY, beneath=folder))
-    os.close(opened(".", os.O_RDONLY, beneath=folder))
+    os.close(open_no_follow("b/file", os.O_RDONLY, beneath=folder))
+    os.close(open_no_follow(".", os.O_RDONLY, beneath=folder))
     with pytest.raises(OSError, match="cross-device"):
-        opened("../a/b/file", os.O_RDONLY, beneath=folder)
+        open_no_follow("../a/b/file", os.O_RDONLY, beneath=folder)
     os.close(folder)
 
 
 def test_missing_folders_are_made_and_a_link_among_them_is_not_followed(tree: Path):
-    os.close(make_folder(tree / "a/new/deep"))
+    os.close(open_folder(tree / "a/new/deep", make=0o777))
     with pytest.raises(OSError):
-        make_folder(tree / "link/new2")
+        open_folder(tree / "link/new2", make=0o777)
 
     assert (tree / "a/new/deep").is_dir()
     assert not (tree / "a/new2").exists()

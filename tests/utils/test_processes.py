@@ -53,48 +53,9 @@ while time.time() < {time.time() + 10}:
     assert not lives.exists()
 
 
-def with_a_space(script: str):
-    """As a sandbox does it: say who is the head, wait until that is heard, go on."""
-    program = """
-import os, sys
-tells, waits, script = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-os.write(tells, b'{"child-pid": %d}' % os.getpid())
-os.close(tells)
-os.read(waits, 1)
-os.execv("/bin/sh", ["sh", "-c", script])
-"""
-    return lambda tells, waits: [sys.executable, "-SEc", program, str(tells), str(waits), script]
-
-
-@linux_only
-async def test_the_head_of_a_space_is_bound_before_its_command_begins(tmp_path: Path):
-    note = tmp_path / "note"
-
-    def limit(pid: int) -> None:
-        time.sleep(0.05)
-        note.write_text(str(pid), encoding="utf-8")
-
-    async with child_process(with_a_space("cat note"), cwd=tmp_path, env=ENV, limit=limit) as child:
-        said = await child.stdout.read()
-
-    assert said.decode() == str(child.pid)
-
-
-@linux_only
-async def test_a_command_that_cannot_be_bound_never_begins(tmp_path: Path):
-    def limit(pid: int) -> None:
-        raise PermissionError(1, f"no limit for {pid}")
-
-    with pytest.raises(PermissionError):
-        async with child_process(with_a_space("touch ran"), cwd=tmp_path, env=ENV, limit=limit):
-            pass
-
-    assert not (tmp_path / "ran").exists()
-
-
 @linux_only
 async def test_a_sandbox_that_fails_before_it_makes_a_space_is_heard(tmp_path: Path):
-    async with child_process(lambda tells, waits: sh("echo broken >&2; exit 1"), cwd=tmp_path, env=ENV) as child:
+    async with child_process(lambda tells: sh("echo broken >&2; exit 1"), cwd=tmp_path, env=ENV) as child:
         said = await child.stderr.read()
 
         assert (await child.wait(), said) == (1, b"broken\n")

@@ -65,8 +65,7 @@ class ExecPolicy:
     `path_prepend` and `path_append` extend PATH; `allowed_env_keys` are passed from our environment.
 
     `sandbox`: `auto` uses a sandbox if the machine has one and asks the owner about each command otherwise, `bwrap`
-    refuses to run without one, `none` runs without. `cache` and `tmp` are as in `Sandbox`, `deny` and `allow` as in
-    `Guard`.
+    refuses to run without one, `none` runs without. `tmp` is as in `Sandbox`, `deny` and `allow` as in `Guard`.
     """
 
     timeout_s: float = 60.0
@@ -83,7 +82,6 @@ class ExecPolicy:
     spill_cap: int = SPILL_CAP
     sandbox: "SandboxMode" = "auto"
     network: bool = True
-    cache: Path | None = None
     tmp: Path | None = None
     deny: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
@@ -127,7 +125,6 @@ async def run_command(
             cwd=folder,
             env={**env, **sandboxed.env},
             confine=sandboxed.confine,
-            limit=sandboxed.limit,
         ) as child:
             streams = (stdout.read_from(child.stdout), stderr.read_from(child.stderr))
             pumps = [asyncio.create_task(stream) for stream in streams]

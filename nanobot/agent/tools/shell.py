@@ -119,7 +119,7 @@ class ExecTool(Tool):
         from nanobot.security.sandbox.sandbox import Sandbox
 
         policy = self._policy
-        return Sandbox(self._paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
+        return Sandbox(self._paths, policy.sandbox, network=policy.network, tmp=policy.tmp)
 
     @cached_property
     def _guard(self) -> "Guard":

@@ -39,7 +39,7 @@ from nanobot.config.saver import require_valid
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError, UsageError
 from nanobot.providers.factory import choose_provider
-from nanobot.providers.local_servers import default_servers, is_model_server, list_models
+from nanobot.providers.local_servers import default_servers, is_model_server, running_servers
 from nanobot.utils.files import PRIVATE_FILE, write_atomic
 from nanobot.utils.installation import prepare_workspace
 from nanobot.utils.storage_error import storage_error
@@ -273,8 +273,8 @@ def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:
         return given
     spec = given.provider
     base = given.api_base or config.providers.by_name()[spec.name].api_base
-    if not base and (server := next((it for it in default_servers(os.environ) if it.provider == spec.name), None)):
-        base = _base_url_to_store(spec, config, server.api_base)
+    if not base and (local_base := default_servers(os.environ).get(spec.name)):
+        base = _base_url_to_store(spec, config, local_base)
     base = _complete_base_url(base)
     model = given.model or _default_model(spec, config)
     model = model or next(iter(_offered_models(ProviderChoice(spec, None, given.api_key, base), config)), "")
@@ -290,12 +290,7 @@ def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:
 def _find_local_servers() -> dict[str, str]:
     """The addresses of the local model servers that answer, by provider; takes at most a third of a second."""
     servers = default_servers(os.environ)
-
-    async def ask_all() -> list[tuple[str, ...]]:
-        return await asyncio.gather(*(list_models(server.api_base) for server in servers))
-
-    answers = zip(servers, asyncio.run(ask_all()), strict=True)
-    return {server.provider: server.api_base for server, models in answers if models}
+    return {provider: servers[provider] for provider in asyncio.run(running_servers(servers))}
 
 
 def _ask_choice(

@@ -181,14 +181,15 @@ class AccountTokens:
         self._store = store
         self._renew = renew
         self._clock = clock or SystemClock()
-        self._account: Account | None = None
-        self._file_version: tuple[int, int, int] | None = None
+        self._unsaved: tuple[Account | None, Account] | None = None
+        """What the file has in place of a renewed account, which the disk refused; and that account."""
         self._renewing: asyncio.Task[Account] | None = None
 
     @property
-    def refused(self) -> str:
-        """Why the login is no longer accepted, as far as this process knows; empty if it is."""
-        return self._account.refused if self._account is not None else ""
+    def account(self) -> Account | None:
+        """The account as it is now: a login or logout elsewhere applies from the next call on. Raises StorageError."""
+        account = self._store.load(self._provider)
+        return self._unsaved[1] if self._unsaved is not None and self._unsaved[0] == account else account
 
     async def current(self) -> Account:
         """The account with a valid token. Raises LoginNeededError, StorageError, or the error of the renewal."""
@@ -211,14 +212,11 @@ class AccountTokens:
         return bool(account.access_token) and not is_expired
 
     def _load(self) -> Account:
-        """The account, reloaded if the file changed: a login or logout elsewhere applies from the next call on."""
-        file_version = self._store.file_version(self._provider)
-        if self._account is None or file_version != self._file_version:
-            self._account, self._file_version = self._store.load(self._provider), file_version
-        if self._account is None or self._account.refused:
-            why = self._account.refused if self._account is not None else "not logged in"
+        account = self.account
+        if account is None or account.refused:
+            why = account.refused if account is not None else "not logged in"
             raise LoginNeededError(why, target=CallTarget(self._provider))
-        return self._account
+        return account
 
     async def _share_renewal(self, stale: Account) -> Account:
         """One renewal for all callers. Cancelling one caller does not cancel the renewal."""
@@ -235,20 +233,20 @@ class AccountTokens:
                 return account  # another process was quicker
             refusal: LoginNeededError | None = None
             try:
-                self._account = replace(await self._renew(account), refused="")
+                renewed = replace(await self._renew(account), refused="")
             except LoginNeededError as error:
                 if error.status not in (400, 401):
                     raise
                 refusal = error  # final: store it, so that no later call asks again
-                self._account = replace(account, refused=error.detail or "the login has ended")
+                renewed = replace(account, refused=error.detail or "the login has ended")
             try:
-                await asyncio.to_thread(self._store.save, self._account)
+                await asyncio.to_thread(self._store.save, renewed)
             except StorageError as error:  # this process continues with the new token
                 log.warning("The renewed login of %s could not be saved: %s", self._provider, error)
-            self._file_version = self._store.file_version(self._provider)
+                self._unsaved = (self._store.load(self._provider), renewed)
             if refusal is not None:
                 raise refusal
-            return self._account
+            return renewed
 
 
 class AccountProvider(EndpointProvider):
@@ -281,10 +279,14 @@ class AccountProvider(EndpointProvider):
         self._tokens = AccountTokens(self.name, store, self.renew)
 
     def notes(self) -> list[str]:
-        if not (why := self._tokens.refused):
+        try:
+            account = self._tokens.account
+        except StorageError as error:
+            return [str(error)]
+        if account is None or not account.refused:
             return []
         name = command_name(self.name)
-        return [f"The login to {name} has ended ({why.rstrip('.')}). Run `nanobot provider login {name}`."]
+        return [f"The login to {name} has ended ({account.refused.rstrip('.')}). Run `nanobot provider login {name}`."]
 
     async def renew(self, account: Account) -> Account:
         """Return the account with a new token, as `AccountTokens` wants it."""

@@ -120,14 +120,6 @@ class AccountStore:
                 return False
         return True
 
-    def file_version(self, provider: str) -> tuple[int, int, int] | None:
-        """A value that changes with the file; None if there is no file."""
-        try:
-            state = self.path(provider).stat()
-        except OSError:
-            return None
-        return state.st_mtime_ns, state.st_size, state.st_ino
-
     def all(self) -> Iterator[Account]:
         """Every readable account."""
         for path in sorted(self._folder.glob("*.json")):

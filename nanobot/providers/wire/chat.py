@@ -9,11 +9,11 @@ import json
 from typing import Any
 
 from nanobot.config.provider_table import REPORTS_COST
-from nanobot.providers.base import Delta, Finished, ReasoningDelta, TextDelta, ToolCallDelta, call_context
+from nanobot.providers.base import LLMResponse, ReasoningDelta, TextDelta, call_context
 from nanobot.providers.endpoint import Endpoint, Facts
 from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
 from nanobot.providers.wire.rows import RequestDialect, encode, has_images, read_messages, request_body
-from nanobot.providers.wire.stream import PartialCall, Reader, WireCall, is_count, normal_usage, text_or_empty
+from nanobot.providers.wire.stream import PartialCall, Reader, WireCall, dicts_in, is_count, normal_usage, text_or_empty
 
 _WANT_REASONING = ("deepseek", "kimi", "moonshot", "mimo")
 """Names of models that expect their reasoning back with their tool calls."""
@@ -32,12 +32,12 @@ class ThinkSplitter:
         self._has_reasoning = False
         self._is_answering = False
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str) -> list[TextDelta | ReasoningDelta]:
         """The deltas that are certain so far."""
         if self._is_answering:
             return [TextDelta(text)] if text else []
         self._held += text
-        out: list[Delta] = []
+        out: list[TextDelta | ReasoningDelta] = []
         while self._held:
             if self._close:
                 reasoning, tag, rest = self._held.partition(self._close)
@@ -59,9 +59,9 @@ class ThinkSplitter:
                 out.append(TextDelta(bare if self._has_reasoning else self._held))
                 self._held, self._is_answering = "", True
             break
-        return [delta for delta in out if not isinstance(delta, ReasoningDelta) or delta.text]
+        return out
 
-    def end(self) -> list[Delta]:
+    def end(self) -> list[TextDelta | ReasoningDelta]:
         """The rest: unclosed reasoning, or text that looked like the start of a tag."""
         held, self._held = self._held, ""
         if held.strip() in _OPEN:
@@ -103,11 +103,11 @@ class ChatReader(Reader):
             return bool(data.get("error")) and not choices
         return not choices or "error" in [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]
 
-    def read_response(self, response: dict[str, Any]) -> list[Delta]:
+    def _read_response(self, response: dict[str, Any]) -> None:
         self._is_plain = True
-        return self.read_event(response)
+        self._read_event(response)
 
-    def read_event(self, event: dict[str, Any]) -> list[Delta]:
+    def _read_event(self, event: dict[str, Any]) -> None:
         if self.is_error(event):
             raise self.failure(event)
         usage = event.get("usage")
@@ -115,84 +115,64 @@ class ChatReader(Reader):
             self._usage = normal_usage(usage) or self._usage
             if self._endpoint.name == REPORTS_COST and is_count(cost := usage.get("cost")):
                 self._cost = float(cost)
-        out: list[Delta] = []
-        choices = event.get("choices")
-        for choice in choices if isinstance(choices, list) else []:
-            if isinstance(choice, dict) and not choice.get("index"):
-                self._add_choice(choice, out)
-        return out
+        for choice in dicts_in(event.get("choices")):
+            if not choice.get("index"):
+                self._add_choice(choice)
 
-    def read_end(self) -> list[Delta]:
+    def _finish(self) -> LLMResponse:
         if not self.began:
             raise self.error(MalformedResponseError, "an empty answer")
         if not (self.finished or self.done or self._is_plain):
             raise self.error(StreamCutError, "the stream ended without a finish_reason")
-        out: list[Delta] = []
-        self.emit(self._splitter.end(), out)
+        self.add_text(*self._splitter.end())
         response = self.response(self._finish_reason or "stop", self._usage, self._cost)
         if response.finish_reason == "content_filter" and not response.content and not response.tool_calls:
             raise self.error(ContentFilteredError)
         if response.finish_reason == "error":
             raise self.error(StreamCutError, "the server ended the stream with an error")
-        return [*out, Finished(response)]
+        return response
 
-    def _add_choice(self, choice: dict[str, Any], out: list[Delta]) -> None:
+    def _add_choice(self, choice: dict[str, Any]) -> None:
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             delta = choice.get("message")
         if isinstance(delta, dict):
             self.began = True
             reasoning = next((delta[name] for name in _REASONING_FIELDS if isinstance(delta.get(name), str)), "")
-            if reasoning:
-                self.emit([ReasoningDelta(reasoning)], out)
-            self._add_content(delta.get("content"), out)
-            if isinstance(delta.get("refusal"), str):
-                self.emit([TextDelta(delta["refusal"])], out)
+            self.add_text(ReasoningDelta(reasoning))
+            self._add_content(delta.get("content"))
+            self.add_text(TextDelta(text_or_empty(delta.get("refusal"))))
             self._add_thinking(delta.get("thinking_blocks"))
-            calls = delta.get("tool_calls")
-            for position, call in enumerate(calls if isinstance(calls, list) else []):
-                if isinstance(call, dict):
-                    self._add_call(call, position, out)
+            for position, call in enumerate(dicts_in(delta.get("tool_calls"))):
+                self._add_call(call, position)
             if isinstance(delta.get("function_call"), dict):
-                self._add_call({"index": 0, "function": delta["function_call"]}, 0, out)
+                self._add_call({"index": 0, "function": delta["function_call"]}, 0)
         if choice.get("finish_reason"):
             self._finish_reason = str(choice["finish_reason"])
 
-    def _add_content(self, content: object, out: list[Delta]) -> None:
+    def _add_content(self, content: object) -> None:
         if isinstance(content, str):
-            self.emit(self._splitter.feed(content), out)
-        elif isinstance(content, list):  # Mistral sends blocks, thinking among them
-            for block in content:
-                if not isinstance(block, dict):
-                    continue
-                if isinstance(block.get("text"), str):
-                    self.emit(self._splitter.feed(block["text"]), out)
-                inner = block.get("thinking")
-                for part in inner if isinstance(inner, list) else [{"text": inner}]:
-                    if isinstance(part, dict) and isinstance(part.get("text"), str):
-                        self.emit([ReasoningDelta(part["text"])], out)
+            self.add_text(*self._splitter.feed(content))
+        for block in dicts_in(content):  # Mistral sends blocks, thinking among them
+            self.add_text(*self._splitter.feed(text_or_empty(block.get("text"))))
+            inner = block.get("thinking")
+            for part in dicts_in(inner if isinstance(inner, list) else [{"text": inner}]):
+                self.add_text(ReasoningDelta(text_or_empty(part.get("text"))))
 
-    def _add_call(self, call: dict[str, Any], position: int, out: list[Delta]) -> None:
+    def _add_call(self, call: dict[str, Any], position: int) -> None:
         function = call.get("function")
         function = function if isinstance(function, dict) else {}
         call_id, name = text_or_empty(call.get("id")), text_or_empty(function.get("name"))
         index = call.get("index")
-        index = index if isinstance(index, int) else self._infer_index(call_id, name, position)
-        slot = self._slot(index, call_id, name)
-        pending = self.calls[slot]
-        pending.id = pending.id or call_id
+        slot = self._slot(
+            index if isinstance(index, int) else self._infer_index(call_id, name, position), call_id, name
+        )
         if isinstance(call.get("extra_content"), dict):
-            pending.extra_content = call["extra_content"]
-        new_name = name if not pending.name else ""
-        pending.name = pending.name or name
+            self.calls[slot].extra_content = call["extra_content"]
         arguments = function.get("arguments")
         if isinstance(arguments, dict | list):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        arguments = arguments if isinstance(arguments, str) else ""
-        if arguments:
-            pending.arguments.append(arguments)
-        if new_name or arguments:
-            out.append(ToolCallDelta(slot, new_name, arguments))
+        self.add_to_call(slot, call_id, name, text_or_empty(arguments))
 
     def _infer_index(self, call_id: str, name: str, position: int) -> int:
         """The index of a fragment without one: a new id or a name starts a call, anything else continues the last."""
@@ -218,9 +198,7 @@ class ChatReader(Reader):
         """Collect Anthropic's thinking blocks, which must go back unchanged. Fragments of a block are joined until its
         signature.
         """
-        for block in blocks if isinstance(blocks, list) else []:
-            if not isinstance(block, dict):
-                continue
+        for block in dicts_in(blocks):
             last = self.thinking[-1] if self.thinking else None
             if (
                 block.get("type") == "thinking"
@@ -264,10 +242,8 @@ class ChatCall(WireCall):
         return request_body(fields, tools, messages), droppable
 
     def _dialect(self, facts: Facts) -> RequestDialect:
-        wants_reasoning = self.endpoint.returns_reasoning
         name = f"{self._request.model} {self.endpoint.api_base}".lower()
-        if wants_reasoning is None:
-            wants_reasoning = any(part in name for part in _WANT_REASONING)
+        wants_reasoning = any(part in name for part in _WANT_REASONING)
         return RequestDialect(
             reasoning=(wants_reasoning or "need reasoning_content" in facts) and "drop reasoning_content" not in facts,
             extra_content="gemini" in name or "googleapis" in name,

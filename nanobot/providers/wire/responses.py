@@ -21,7 +21,7 @@ from itertools import takewhile
 from typing import Any
 
 from nanobot.messages.types import ChatMessage, ToolSchema, text_of
-from nanobot.providers.base import Delta, Finished, ReasoningDelta, TextDelta, ToolCallDelta, call_context
+from nanobot.providers.base import LLMResponse, ReasoningDelta, TextDelta, call_context
 from nanobot.providers.endpoint import Endpoint, Facts
 from nanobot.providers.error_patterns import ErrorResponse
 from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
@@ -35,7 +35,7 @@ from nanobot.providers.wire.rows import (
     text_for_model,
     wire_text,
 )
-from nanobot.providers.wire.stream import PartialCall, Reader, WireCall, normal_usage, text_or_empty
+from nanobot.providers.wire.stream import PartialCall, Reader, WireCall, dicts_in, normal_usage, text_or_empty
 
 INSTRUCTIONS = "You are nanobot, a helpful assistant."
 """Used if a request has no system prompt: the backend requires instructions."""
@@ -156,26 +156,24 @@ class ResponsesReader(Reader):
     def finished(self) -> bool:
         return self._response is not None
 
-    def read_event(self, event: Item) -> list[Delta]:
+    def _read_event(self, event: Item) -> None:
         """Unknown event types are skipped: they carry nothing new."""
-        out: list[Delta] = []
         text = text_or_empty(event.get("delta"))
         match event.get("type"):
             case "response.output_text.delta" | "response.refusal.delta":
-                self._add_text(self._item_of(event), text, out)
+                self._add_text(self._item_of(event), text)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._add_text(self._item_of(event), text, out, ReasoningDelta)
+                self._add_text(self._item_of(event), text, ReasoningDelta)
             case "response.reasoning_summary_part.added":
                 item = self._item_of(event)
                 if item.emitted:
-                    item.emitted += "\n\n"
-                    self.emit([ReasoningDelta("\n\n")], out)
+                    self._add_text(item, "\n\n", ReasoningDelta)
             case "response.function_call_arguments.delta" if text:
-                self._add_call(self._item_of(event), out, arguments=text)
+                self._add_call(self._item_of(event), arguments=text)
             case "response.output_item.added" | "response.output_item.done" as kind:
-                self._add_item(event.get("item"), self._item_of(event), out, done=kind.endswith("done"))
+                self._add_item(event.get("item"), self._item_of(event), done=kind.endswith("done"))
             case "response.completed" | "response.incomplete" | "response.done":
-                out += self.read_response(event.get("response"))
+                self._read_response(event.get("response"))
             case "response.failed":
                 response = event.get("response")
                 raise self.failure(response if isinstance(response, dict) else event)
@@ -184,20 +182,17 @@ class ResponsesReader(Reader):
                 raise self.failure(event if event.get("error") else {"error": error})
             case _ if self.is_error(event):
                 raise self.failure(event)
-        return out
 
-    def read_response(self, response: object) -> list[Delta]:
-        out: list[Delta] = []
+    def _read_response(self, response: object) -> None:
         self._response = response if isinstance(response, dict) else {}
         self.done = True
         output = self._response.get("output")
         for index, item in enumerate(output if isinstance(output, list) else []):
             if isinstance(item, dict):
                 known = self._streamed_item(item) or self._items.setdefault(str(index), _OutputItem())
-                self._add_item(item, known, out, done=True)
-        return out
+                self._add_item(item, known, done=True)
 
-    def read_end(self) -> list[Delta]:
+    def _finish(self) -> LLMResponse:
         if self._response is None and self.began:
             raise self.error(StreamCutError, "the stream ended without response.completed")
         response = self._response or {}
@@ -210,7 +205,7 @@ class ResponsesReader(Reader):
         finish_reasons = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
         usage = response.get("usage")
         counts = normal_usage(usage) if isinstance(usage, dict) else {}
-        return [Finished(self.response(finish_reasons.get(str(reason), "stop"), counts))]
+        return self.response(finish_reasons.get(str(reason), "stop"), counts)
 
     def _item_of(self, event: Item) -> _OutputItem:
         """The item an event refers to, by its index in the output, or by its id if the server sends no index."""
@@ -225,48 +220,37 @@ class ResponsesReader(Reader):
         by_call = (streamed for streamed in self._items.values() if call_id and streamed.call.id == call_id)
         return next(by_call, None) or self._items.get(str(item.get("id")))
 
-    def _add_item(self, item: object, known: _OutputItem, out: list[Delta], *, done: bool) -> None:
+    def _add_item(self, item: object, known: _OutputItem, *, done: bool) -> None:
         """Add what an output item has beyond the text that was emitted of it."""
         if not isinstance(item, dict):
             return
         match item.get("type"):
             case "function_call":
                 arguments = _remainder(known.emitted, text_or_empty(item.get("arguments"))) if done else ""
-                call_id, name = text_or_empty(item.get("call_id")), text_or_empty(item.get("name"))
-                self._add_call(known, out, call_id=call_id, name=name, arguments=arguments)
+                self._add_call(known, text_or_empty(item.get("call_id")), text_or_empty(item.get("name")), arguments)
             case "message" if done:
                 text = _join_texts(item.get("content"), "text", "refusal")
-                self._add_text(known, _remainder(known.emitted, text), out)
+                self._add_text(known, _remainder(known.emitted, text))
             case "reasoning" if done:
                 summary = _join_texts(item.get("summary"), "text", separator="\n\n")
                 summary = summary or _join_texts(item.get("content"), "text")
-                self._add_text(known, "" if known.emitted else summary, out, ReasoningDelta)
+                self._add_text(known, "" if known.emitted else summary, ReasoningDelta)
                 seen = [block["encrypted_content"] for block in self.thinking]
                 if _is_encrypted_reasoning(item) and item["encrypted_content"] not in seen:
                     self.thinking.append(item)
 
-    def _add_call(
-        self, known: _OutputItem, out: list[Delta], *, call_id: str = "", name: str = "", arguments: str = ""
-    ) -> None:
-        call = known.call
+    def _add_call(self, known: _OutputItem, call_id: str = "", name: str = "", arguments: str = "") -> None:
         if known.index is None:
-            known.index, self.began = len(self.calls), True
-            self.calls.append(call)
-        new_name = "" if call.name else name
-        call.id, call.name = call.id or call_id, call.name or name
-        if arguments:
-            call.arguments.append(arguments)
-            known.emitted += arguments
-        if new_name or arguments:
-            out.append(ToolCallDelta(known.index, new_name, arguments))
+            known.index = len(self.calls)
+            self.calls.append(known.call)
+        known.emitted += arguments
+        self.add_to_call(known.index, call_id, name, arguments)
 
-    def _add_text(
-        self, known: _OutputItem, text: str, out: list[Delta], kind: type[TextDelta | ReasoningDelta] = TextDelta
-    ) -> None:
+    def _add_text(self, known: _OutputItem, text: str, kind: type[TextDelta | ReasoningDelta] = TextDelta) -> None:
         if text:
             before = self.text if kind is TextDelta else self.reasoning
             is_further = before and not known.emitted  # a further message of the same answer
-            self.emit([kind("\n\n")] * bool(is_further) + [kind(text)], out)
+            self.add_text(kind("\n\n" if is_further else ""), kind(text))
             known.emitted += text
 
 
@@ -277,9 +261,7 @@ def _remainder(emitted: str, whole: str) -> str:
 
 def _join_texts(blocks: object, *names: str, separator: str = "") -> str:
     return separator.join(
-        next((block[name] for name in names if isinstance(block.get(name), str)), "")
-        for block in (blocks if isinstance(blocks, list) else [])
-        if isinstance(block, dict)
+        next((block[name] for name in names if isinstance(block.get(name), str)), "") for block in dicts_in(blocks)
     )
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeGuard
@@ -18,10 +18,12 @@ from nanobot.net.pools import HttpPools
 from nanobot.net.urls import parse_server_url
 from nanobot.providers.base import (
     Delta,
+    Finished,
     LLMResponse,
     ModelRequest,
     ReasoningDelta,
     TextDelta,
+    ToolCallDelta,
     ToolCallRequest,
     new_call_id,
 )
@@ -64,10 +66,7 @@ class EndpointSettings(TypedDict, total=False):
     proxy: str | None
     timeouts: Timeouts | None
     reasoning_effort: str | None
-    returns_reasoning: bool | None
-    """Whether reasoning is sent back with tool calls; None decides by the model's name."""
     capabilities: CapabilityStore | None
-    pools: HttpPools | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,6 @@ class ChatEndpoint(Endpoint):
 
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     reasoning_effort: str | None = None
-    returns_reasoning: bool | None = None
     capabilities: CapabilityStore = field(default_factory=CapabilityStore)
     tools: ToolsEncoder = field(default_factory=ToolsEncoder)
     rows: RowsEncoder = field(default_factory=RowsEncoder)
@@ -139,6 +137,11 @@ class PartialCall:
 
 def text_or_empty(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def dicts_in(value: object) -> list[dict[str, Any]]:
+    """The objects of a list from a server; empty if it is none."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def normal_usage(usage: dict[str, Any]) -> dict[str, int]:
@@ -206,6 +209,7 @@ class Reader(ABC):
         self.reasoning: list[str] = []
         self.calls: list[PartialCall] = []
         self.thinking: list[dict[str, Any]] = []
+        self._ready: list[Delta] = []
         self._parser = SseParser()
         self._plain: list[bytes] | None = None
         self._started = False
@@ -217,16 +221,30 @@ class Reader(ABC):
         """Whether the answer is complete, so that a lost connection loses nothing."""
 
     @abstractmethod
+    def _read_event(self, event: dict[str, Any]) -> None:
+        """Add what one event says to the answer."""
+
+    @abstractmethod
+    def _read_response(self, response: dict[str, Any]) -> None:
+        """Add the whole response of a server that did not stream."""
+
+    @abstractmethod
+    def _finish(self) -> LLMResponse:
+        """The whole answer at the end of the data. Raises if the answer may not end here."""
+
     def read_event(self, event: dict[str, Any]) -> list[Delta]:
         """The deltas of one event."""
+        self._read_event(event)
+        return self._take_ready()
 
-    @abstractmethod
-    def read_response(self, response: dict[str, Any]) -> list[Delta]:
-        """The deltas of the whole response of a server that did not stream."""
-
-    @abstractmethod
     def read_end(self) -> list[Delta]:
-        """The remaining deltas at the end of the data; Finished is the last. Raises if the answer may not end here."""
+        """The remaining deltas at the end of the data; Finished is the last."""
+        response = self._finish()
+        return [*self._take_ready(), Finished(response)]
+
+    def _take_ready(self) -> list[Delta]:
+        ready, self._ready = self._ready, []
+        return ready
 
     def is_error(self, data: dict[str, Any]) -> bool:
         """Whether this is an error instead of content."""
@@ -281,15 +299,26 @@ class Reader(ABC):
         if not isinstance(data, dict) or not isinstance(data.get(self.content_key), list):
             detail = f"no {self.content_key} in the response: {json.dumps(data)[:200]}"
             raise self.error(MalformedResponseError, detail)
-        return self.read_response(data)
+        self._read_response(data)
+        return self._take_ready()
 
-    def emit(self, deltas: Iterable[Delta], out: list[Delta]) -> None:
-        """Add text and reasoning to the answer and to the output."""
+    def add_text(self, *deltas: TextDelta | ReasoningDelta) -> None:
         for delta in deltas:
-            if isinstance(delta, TextDelta | ReasoningDelta) and delta.text:
+            if delta.text:
                 self.began = True
                 (self.text if isinstance(delta, TextDelta) else self.reasoning).append(delta.text)
-                out.append(delta)
+                self._ready.append(delta)
+
+    def add_to_call(self, index: int, call_id: str, name: str, arguments: str) -> None:
+        """Add to a call, what of it is new: its id, its name, or a further part of its arguments."""
+        self.began = True
+        call = self.calls[index]
+        new_name = "" if call.name else name
+        call.id, call.name = call.id or call_id, call.name or name
+        if arguments:
+            call.arguments.append(arguments)
+        if new_name or arguments:
+            self._ready.append(ToolCallDelta(index, new_name, arguments))
 
     def response(self, finish_reason: str, usage: dict[str, int], cost_usd: float | None = None) -> LLMResponse:
         """The whole answer. Calls without an id, or with that of another call, get a new one."""

@@ -2,29 +2,24 @@
 https://manpages.debian.org/bookworm/bubblewrap/bwrap.1.en.html
 """
 
-import json
 import os
 import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from nanobot.security.sandbox.landlock import harden_thread
 from nanobot.security.sandbox.view import SYSTEM, PathAccess, View
-from nanobot.utils.files import write_atomic
+from nanobot.utils.processes import in_own_thread
 from nanobot.utils.storage_error import os_reason
 
 _INSIDE_UID = "1000"
 """What root becomes inside: an ordinary user. Files it writes belong to root outside."""
 _SHOWN_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
 """Programs of NixOS. The rest of /run are sockets of services, which start processes outside."""
-_OPTIONS = ("own_proc", "no_more_userns", "hardened")
 _TIMEOUT_S = 10.0
 _INSTALL = "Install bubblewrap (Debian, Ubuntu: apt install bubblewrap; Fedora: dnf install bubblewrap)"
 
@@ -38,8 +33,6 @@ class Bwrap:
     """A /proc of its own; otherwise the host's read-only: other processes can be seen, not touched."""
     no_more_userns: bool
     """No user namespaces inside, which would open more of the kernel to a command."""
-    hardened: bool
-    """Whether the thread that starts it may install the filters of `harden_thread`."""
 
     def argv(self, view: View, folder: Path, command: Sequence[str], *options: str) -> list[str]:
         """Arguments to run `command` in `folder` with this view and these additional options. They work in order."""
@@ -100,37 +93,20 @@ class Bwrap:
         return [*argv, "--chdir", str(folder), *options, "--", *command]
 
 
-def probe_bwrap(make_view: Callable[[], View], cache: Path | None = None, *, keep: bool = True) -> Bwrap | str:
+def probe_bwrap(make_view: Callable[[], View]) -> Bwrap | str:
     """Return the strongest way to use bwrap that works with this view, or why there is none.
 
-    What worked is read from the file `cache` while program, kernel and user are the same, and written to it (`keep`). A
-    failure is not: bubblewrap may have been installed since. Blocking; never raises.
+    Blocking; never raises.
     """
     program = shutil.which("bwrap")
     if program is None:
         advice = "Commands are sandboxed on Linux only" if platform.system() != "Linux" else _INSTALL
         return f"bwrap is not installed. {advice}."
-    status = Path(program).stat()
-    valid_for: dict[str, Any] = {
-        "program": program,
-        "of": [status.st_mtime_ns, status.st_size],
-        "kernel": platform.release(),
-        "user": os.geteuid(),
-    }
-    if cache is not None:
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            payload = json.loads(cache.read_text(encoding="utf-8"))
-            if payload["valid_for"] == valid_for:
-                return Bwrap(program, **{name: bool(payload[name]) for name in _OPTIONS})
     view, problem = make_view(), ""
-    for choice in product((True, False), repeat=len(_OPTIONS)):
+    for choice in product((True, False), repeat=2):
         bwrap = Bwrap(program, *choice)
         failure = _try(bwrap, view)
         if failure is None:
-            if keep and cache is not None:
-                payload = {"valid_for": valid_for, **dict(zip(_OPTIONS, choice, strict=True))}
-                with suppress(OSError):  # without a cache the next start probes again
-                    write_atomic(cache, json.dumps(payload, indent=2) + "\n", mode=0o600)
             return bwrap
         problem = problem or failure
     return f"bwrap is installed, but does not work here: {problem}"
@@ -140,6 +116,7 @@ def _try(bwrap: Bwrap, view: View) -> str | None:
     """Why `true` cannot run like this; None if it can."""
 
     def run() -> subprocess.CompletedProcess[bytes]:
+        harden_thread()
         return subprocess.run(
             bwrap.argv(view, Path("/"), [shutil.which("true") or "/bin/true"]),
             stdin=subprocess.DEVNULL,
@@ -151,12 +128,9 @@ def _try(bwrap: Bwrap, view: View) -> str | None:
         )
 
     try:
-        with ThreadPoolExecutor(1, initializer=harden_thread if bwrap.hardened else None) as threads:
-            process = threads.submit(run).result()
+        process = in_own_thread(run).result()
     except subprocess.TimeoutExpired:
         return f"it did not end within {_TIMEOUT_S:g} s"
-    except BrokenExecutor:
-        return "the kernel does not let a thread give up rights"
     except OSError as error:
         return os_reason(error)
     if process.returncode == 0:

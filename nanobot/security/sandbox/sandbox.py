@@ -1,10 +1,8 @@
 """The sandbox as its users see it: what this machine supports, how to start a command in it with which limits, and a
 report on it.
 
-A sandboxed command is limited from outside before it starts (prlimit), any other by a shell in front of it (ulimit); no
-Python code runs between fork and exec. The number of processes is watched too (`agent/tools/execution`), since the
-kernel does not limit root's.
-https://man7.org/linux/man-pages/man2/prlimit.2.html
+A shell in front of the command, and of its sandbox, sets its limits; no Python code runs between fork and exec. The
+number of processes is watched too (`agent/tools/execution`), since the kernel does not limit root's.
 https://pubs.opengroup.org/onlinepubs/9799919799/utilities/ulimit.html
 """
 
@@ -22,7 +20,7 @@ from typing import Literal
 from nanobot.errors import NanobotError
 from nanobot.security.files.paths import PathPolicy
 from nanobot.security.sandbox.bwrap import Bwrap, probe_bwrap
-from nanobot.security.sandbox.landlock import LandlockRules, can_scope, harden_thread
+from nanobot.security.sandbox.landlock import can_scope, confine_thread, harden_thread
 from nanobot.security.sandbox.view import View, ViewGrants, listening_sockets, view_of
 from nanobot.utils.files import make_private_folder, remove_old_files
 from nanobot.utils.processes import Argv
@@ -70,7 +68,6 @@ class SandboxedCommand:
 
     argv: Argv
     confine: Callable[[], None] | None = None
-    limit: Callable[[int], None] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     """Call it once the command has ended."""
@@ -84,8 +81,7 @@ def run_unsandboxed(command: Sequence[str] | str) -> SandboxedCommand:
 class Sandbox:
     """The sandbox of one bot. Methods block and are thread-safe; support is probed once.
 
-    `cache` is the file for the probe's result, `tmp` the folder that commands see as /tmp (None: one in memory for each
-    command).
+    `tmp` is the folder that commands see as /tmp (None: one in memory for each command).
     """
 
     def __init__(
@@ -94,13 +90,11 @@ class Sandbox:
         mode: SandboxMode = "auto",
         *,
         network: bool = True,
-        cache: Path | None = None,
         tmp: Path | None = None,
     ) -> None:
         self._paths = paths
         self._mode = mode
         self._network = network
-        self._cache = cache
         self.tmp = tmp
         self._probed: Bwrap | str | None = None
         self._lock = threading.Lock()
@@ -130,7 +124,7 @@ class Sandbox:
         """How bwrap works here, or why it does not."""
         with self._lock:
             if self._probed is None:
-                self._probed = probe_bwrap(self.view, self._cache)
+                self._probed = probe_bwrap(self.view)
                 if isinstance(self._probed, str) and self.wanted:
                     logger.warning("%s", self._probed)
             return self._probed
@@ -139,8 +133,6 @@ class Sandbox:
         """Drop the probe's result after a failure: probe again before the next command."""
         with self._lock:
             self._probed = None
-            if self._cache is not None:
-                self._cache.unlink(missing_ok=True)
 
     def view(
         self,
@@ -172,26 +164,14 @@ class Sandbox:
         """How to start this command in the sandbox. Raises SandboxUnavailableError."""
         bwrap = self.support
         view, real = self.view(folder, grants, paths), Path(os.path.realpath(folder))
-        links = _links_in(self._paths.workspace, self._paths.never_written)
+        close = partial(_restore_links, _links_in(self._paths.workspace, self._paths.never_written))
         if isinstance(bwrap, Bwrap):
-            argv = partial(bwrap.argv, view, real, command)
-            return SandboxedCommand(
-                lambda info_fd, block_fd: argv("--info-fd", str(info_fd), "--block-fd", str(block_fd)),
-                harden_thread if bwrap.hardened else None,
-                bind_limits,
-                _OWN_TMP,
-                partial(_restore_links, links),
-            )
+            argv = partial(bwrap.argv, view, real, command, "--info-fd")
+            return SandboxedCommand(lambda info_fd: with_limits(argv(str(info_fd))), harden_thread, _OWN_TMP, close)
         if not self.is_available:
             raise SandboxUnavailableError(self.advice)
-        rules = LandlockRules(view)
         tmp = {"TMPDIR": str(view.tmp), "XDG_CACHE_HOME": f"{view.tmp}/.cache"} if view.tmp is not None else {}
-
-        def close() -> None:
-            rules.close()
-            _restore_links(links)
-
-        return SandboxedCommand(with_limits(command), rules.enter, env=tmp, close=close)
+        return SandboxedCommand(with_limits(command), partial(confine_thread, view), tmp, close)
 
     @property
     def advice(self) -> str:
@@ -219,7 +199,7 @@ class Sandbox:
         """What the sandbox protects, for `status` and `doctor`. Makes no file and no folder."""
         if not self.wanted:
             return Report(False, "off: tools.exec.sandbox is none, commands may do everything that nanobot may do")
-        bwrap = self._probed or probe_bwrap(partial(self.view, make=False), self._cache, keep=False)
+        bwrap = self._probed or probe_bwrap(partial(self.view, make=False))
         if self._is_landlock_only(bwrap):
             lacks = (*_LANDLOCK_LACKS, *((_LOOPBACK,) if self._network else ()))
             return Report(True, f"Landlock alone: {bwrap}", _LANDLOCK_HOLDS, lacks, is_partial=True)
@@ -238,11 +218,10 @@ class Sandbox:
         gaps = {
             "The names of other processes can be seen: this container allows no /proc of its own.": not bwrap.own_proc,
             "Commands may make user namespaces: this bwrap cannot forbid it.": not bwrap.no_more_userns,
-            "Keyrings can be used and setuid programs made: threads cannot give up rights here.": not bwrap.hardened,
             f"The workspace belongs to user {owner}: commands, which are not root, cannot write in it.": owner
             is not None,
             "Services with an abstract socket (such as X11) can be called: this kernel cannot forbid it.": self._network
-            and not (bwrap.hardened and can_scope()),
+            and not can_scope(),
             _LOOPBACK: self._network,
         }
         return Report(
@@ -300,7 +279,7 @@ _FILE_SIZE = 16 * _GB
 _OPEN_FILES, _PROCESSES = 8192, 4096
 _OOM_SCORE = 500
 """When memory runs out, the kernel kills the command before nanobot."""
-_WITH_LIMITS = 'exec 3>&2 2>/dev/null; {limits}; "$0" "$@" 2>&3 3>&-; exit $?'
+_WITH_LIMITS = '{{ {limits}; }} 2>/dev/null; "$0" "$@"; exit $?'
 """A shell between nanobot and the command, so that the command's `$PPID` is not nanobot."""
 
 
@@ -310,26 +289,6 @@ def max_memory() -> int:
         return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE)
     except (AttributeError, OSError, ValueError):  # not available on this host
         return 8 * _GB
-
-
-def bind_limits(pid: int) -> None:
-    """Limit this process and its future children; lower limits of the host stay. Linux only."""
-    import resource  # not on every host
-
-    bounds = {
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_DATA: max_memory(),
-        resource.RLIMIT_FSIZE: _FILE_SIZE,
-        resource.RLIMIT_NOFILE: _OPEN_FILES,
-        resource.RLIMIT_NPROC: _PROCESSES,
-    }
-    with suppress(ProcessLookupError):  # it has ended
-        for limit, wanted in bounds.items():
-            _, hard = resource.prlimit(pid, limit)
-            bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            resource.prlimit(pid, limit, (bound, bound))
-    with suppress(OSError):
-        Path("/proc", str(pid), "oom_score_adj").write_text(str(_OOM_SCORE), encoding="ascii")
 
 
 def with_limits(command: Sequence[str]) -> list[str]:

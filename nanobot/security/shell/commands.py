@@ -17,7 +17,7 @@ _MAX_LENGTH = 200_000
 _MAX_DEPTH, _MAX_WRAPPERS, _MAX_COMMANDS = 40, 12, 2000
 _MAX_WORDS = 20_000
 """Words of all wrapped commands of a line together."""
-_MAX_DOCUMENTS, _MAX_CHOICES = 100, 100
+_MAX_CHOICES = 100
 
 _RESERVED = frozenset({
     "if", "then", "else", "elif", "fi", "do", "done", "while", "until", "{", "}", "!", "time", "coproc", "[[", "]]",
@@ -62,11 +62,10 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program with its unquoted words, the first being its name. `text` is its source in the line."""
+    """A program with its unquoted words, the first being its name."""
 
     argv: tuple[str, ...]
     redirects: tuple[Redirect, ...] = ()
-    text: str = ""
     fed_by: tuple["Command", ...] = ()
     """The commands before it in its pipe, the nearest last."""
     inside: str = ""
@@ -174,7 +173,6 @@ class _Reader:
         self._words: list[str] = []
         self._redirects: list[Redirect] = []
         self._inner: list[Command] = []
-        self._start = 0
 
     def read(self) -> None:
         if self._depth > _MAX_DEPTH:
@@ -201,9 +199,8 @@ class _Reader:
     def _end(self, *, pipes: bool = False, background: bool = False) -> None:
         """End the current command, if there is one."""
         if self._words or self._redirects:
-            text = self._text[self._start : self._at].strip()
             command = Command(
-                tuple(self._words), tuple(self._redirects), text, tuple(self._pipe), self._function, background,
+                tuple(self._words), tuple(self._redirects), tuple(self._pipe), self._function, background,
                 tuple(self._inner),
             )  # fmt: skip
             self._line.commands.append(command)
@@ -231,7 +228,6 @@ class _Reader:
         redirect = Redirect(match[1], next(iter(self._next_word()), ""))
         if match[1] in ("<<", "<<-"):
             self._documents.append((redirect, quoted))
-            self._line.cut = self._line.cut or len(self._documents) > _MAX_DOCUMENTS
         self._redirects.append(redirect)
 
     def _read_documents(self) -> None:
@@ -252,8 +248,6 @@ class _Reader:
 
     def _read_command_word(self) -> None:
         start = self._at
-        if not self._words and not self._redirects:
-            self._start = start
         words = self._word()
         raw = self._text[start : self._at]
         if self._words or len(words) != 1:

@@ -128,7 +128,7 @@ class Guard:
         return _Context(workspace, workspace, Path.home().resolve(), tuple(protected), tuple(hidden))
 
     def _by_patterns(self, text: str, line: CommandLine, commands: list[Command]) -> str:
-        texts = [text, *(" ".join(command.argv) for command in commands), *(command.text for command in commands)]
+        texts = [text, *(" ".join(command.argv) for command in commands)]
         for pattern in self._deny:
             if any(pattern.search(candidate) for candidate in texts):
                 return (

@@ -159,9 +159,9 @@ def test_it_stands_also_where_our_own_output_is_a_pipe(home: SandboxHome):
 import sys
 from pathlib import Path
 from nanobot.security.files.paths import PathPolicy
-from nanobot.security.sandbox.landlock import LandlockRules
+from nanobot.security.sandbox.landlock import confine_thread
 from nanobot.security.sandbox.view import view_of
-LandlockRules(view_of(PathPolicy(Path(sys.argv[1])))).enter()
+confine_thread(view_of(PathPolicy(Path(sys.argv[1]))))
 print("behind it")
 """
 
