@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from nanobot.agent import events
-from nanobot.agent.engine.transcript import is_answer, is_continuation, is_interrupted, outcome_text
-from nanobot.agent.events import EventSink, TurnEvent, TurnOutcome
+from nanobot.agent.engine.transcript import is_answer, is_continuation, is_interrupted, outcome_of, outcome_text
+from nanobot.agent.events import EventSink, TurnEvent
 from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Origin, text_of
@@ -427,10 +427,7 @@ def stored_view(session: Session, turn_id: str, origin: Origin) -> TurnView | No
         at=str(rows[0].get("timestamp", "")),
     )
     view = TurnView(started, session.key, session.key.partition(":")[0], parts=parts_of_turn(rows, turn_id))
-    name, has_answer = rows[-1].get("error"), is_answer(rows[-1])
-    outcome = next((outcome for outcome in TurnOutcome if outcome == name), TurnOutcome.FAILED)
-    if name is None and has_answer:
-        outcome = TurnOutcome.ANSWERED
-    text = outcome_text(rows) if has_answer else ""
-    view.ended = events.TurnEnded(turn_id=turn_id, outcome=outcome, text=text, error=name)
+    text = outcome_text(rows) if is_answer(rows[-1]) else ""
+    outcome, error = outcome_of(rows[-1]), rows[-1].get("error")
+    view.ended = events.TurnEnded(turn_id=turn_id, outcome=outcome, text=text, error=error)
     return view

@@ -65,6 +65,7 @@ class AgentLoop:
         self._room: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """Limits how many messages of a session enter its lane; the others wait before, as a message and no turn."""
         self._running: dict[str, Turn] = {}
+        deps.status.running = self._running.keys()
         self._unwanted: set[str] = set()
         """Ids of turns that were stopped before they ran."""
         self._recovered_order: dict[str, int] = {}
@@ -92,8 +93,8 @@ class AgentLoop:
         try:
             async with asyncio.TaskGroup() as turns:
                 for message in await self._recover_turns(turns):
-                    turns.create_task(self._serve_in_order(message))
-                turns.create_task(self._resume_background())
+                    turns.create_task(self.serve(message))
+                turns.create_task(self.commands.work.recover())
                 consuming = turns.create_task(self._consume(turns))
                 stopping = turns.create_task(self._stopping.wait())
                 await asyncio.wait((consuming, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -105,16 +106,8 @@ class AgentLoop:
     async def _consume(self, turns: asyncio.TaskGroup) -> None:
         """Take messages until the bus closes. Cancelling loses none."""
         while (message := await self.bus.consume_inbound()) is not None:
-            turns.create_task(self._serve_in_order(message))
+            turns.create_task(self.serve(message))
             await asyncio.sleep(0)  # thousands may be queued: let other tasks run between two of them
-
-    async def _serve_in_order(self, message: InboundMessage) -> None:
-        if self.bypasses_lane(message):
-            await self.serve(message)
-            return
-        room = self._room.setdefault(message.session_key, asyncio.Semaphore(MAX_IN_LANE))
-        async with room:
-            await self.serve(message)
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Take no more messages. Turns still running after `grace_s` are interrupted and resumed at the next start.
@@ -130,8 +123,10 @@ class AgentLoop:
 
     async def serve(self, message: InboundMessage) -> TurnResult:
         """Process a message as if it came from the bus: run its turn, send the reply, settle it in the journal."""
-        result = await self.submit(message, self._delivery(message))
-        self._settle(message, result)
+        room = self._room.setdefault(message.session_key, asyncio.Semaphore(MAX_IN_LANE))
+        async with nullcontext() if self.bypasses_lane(message) else room:
+            result = await self.submit(message, self._delivery(message))
+            self._settle(message, result)
         return result
 
     def _settle(self, message: InboundMessage, result: TurnResult) -> None:
@@ -184,7 +179,7 @@ class AgentLoop:
                 return None
             return await self._resume(interrupted, sink, attended=attended)
         finally:
-            await self._resume_background(session_key)
+            await self.commands.work.recover(session_key)
 
     async def stop_turn(self, session_key: str, turn_id: str | None = None) -> bool:
         """Stop a session's running turn and wait for its end. Return False if none runs. Queued messages stay.
@@ -290,17 +285,16 @@ class AgentLoop:
             self.bus.begin(turn.message, turn.turn_id)
         if self._policy.steering:
             turn.joining.waiting = self._waiting_messages(turn)
-        with self._deps.status.track_turn(key):
-            try:
-                return await turn.task
-            except asyncio.CancelledError:
-                if turn.ending is None or is_being_cancelled():
-                    raise
-                if turn.ending is TurnEnding.INTERRUPT:
-                    return _postpone(turn)
-                return _end_without_run(turn, TurnOutcome.STOPPED, "")
-            finally:
-                del self._running[key]
+        try:
+            return await turn.task
+        except asyncio.CancelledError:
+            if turn.ending is None or is_being_cancelled():
+                raise
+            if turn.ending is TurnEnding.INTERRUPT:
+                return _postpone(turn)
+            return _end_without_run(turn, TurnOutcome.STOPPED, "")
+        finally:
+            del self._running[key]
 
     async def _run_with_slot(self, turn: Turn) -> TurnResult:
         # subagents have a limit of their own: turns that wait for them hold the slots
@@ -353,7 +347,7 @@ class AgentLoop:
         if running is None or not self._predates(running, message):
             if stopped := await self._stop_background(message):
                 return f"Stopped: {stopped}."
-            return await self._deps.goals.other_process_note(session_key) or "Nothing is running."
+            return await self.commands.work.other_process_note(session_key) or "Nothing is running."
         asked = running.message
         if not is_from_owner(message) and (message.channel, message.sender_id) != (asked.channel, asked.sender_id):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
@@ -369,9 +363,7 @@ class AgentLoop:
 
     async def _stop_background(self, message: InboundMessage) -> str:
         """Stop the session's goal and subagents. Return a description of what was stopped."""
-        # before the goal: the stopped turn cancels the subagents it waits for, and the reply names those too
-        stopping = asyncio.create_task(self._deps.subagents.stop_for(message))
-        goal, labels = await self._deps.goals.stop_for(message), await stopping
+        goal, labels = await self.commands.work.stop_for(message)
         stopped = [f"the goal ({goal})"] if goal else []
         stopped += [f"{count_noun(len(labels), 'subagent')} ({', '.join(labels)})"] if labels else []
         return " and ".join(stopped)
@@ -409,11 +401,6 @@ class AgentLoop:
         result = await self._resume(interrupted, self._delivery(interrupted.message), joined=len(joined))
         for message in (interrupted.message, *joined):
             self._settle(message, result)
-
-    async def _resume_background(self, session_key: str | None = None) -> None:
-        """Resume the goals and subagents of one session, or of all. Never raises."""
-        await self._deps.goals.recover(session_key)
-        await self._deps.subagents.recover(session_key)
 
     async def _resume(
         self, interrupted: InterruptedTurn, sink: EventSink | None, *, attended: bool = False, joined: int = 0

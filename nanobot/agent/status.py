@@ -1,8 +1,7 @@
 """Agent status for /status: running turns, usage since the start, last errors. Kept in memory only."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 
 from nanobot.usage.types import add_tokens
 from nanobot.utils.clock import Clock
@@ -17,26 +16,13 @@ class AgentStatus:
         self._usage: dict[str, dict[str, int]] = {}
         self._last_usage: dict[str, dict[str, int]] = {}
         self._cost: dict[str, float] = {}
-        self._running: set[str] = set()
+        self.running: AbstractSet[str] = frozenset()
+        """Keys of sessions with a running turn; the loop's own."""
         self.last_error: str | None = None
         self.model_error: str | None = None
         """Why the last model call failed; None once a model has answered again."""
         self.memory_note: str | None = None
         """The last consolidation: what was moved into memory, or why it failed."""
-
-    @property
-    def running(self) -> AbstractSet[str]:
-        """Keys of sessions with a running turn."""
-        return self._running
-
-    @contextmanager
-    def track_turn(self, session_key: str) -> Iterator[None]:
-        """Mark the session's turn as running inside the block. A session has one turn at a time."""
-        self._running.add(session_key)
-        try:
-            yield
-        finally:
-            self._running.remove(session_key)
 
     def uptime(self) -> float:
         """Seconds since the start."""

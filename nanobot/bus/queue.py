@@ -4,9 +4,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage, Receipt, StreamUpdate
 from nanobot.bus.journal import InboundState, Journal
@@ -75,15 +76,15 @@ class MessageBus:
         """None if messages in flight may be lost in a crash."""
         self._posted: deque[_Posted] = deque()
         """Outbound messages that are not in their queue yet."""
-        self._unsettled: dict[str, InboundMessage] = {}
-        """Messages by journal key that a previous process left or the agent has taken, and that are not settled."""
+        self._open: dict[str, InboundMessage] = {}
+        """Accepted messages that are not settled, by journal key, oldest first."""
+        self._taken: set[str] = set()
+        """The keys of those that a previous process left or the agent has taken."""
         self._incomplete: list[InboundMessage] = []
         """Accepted messages not yet passed to the agent: attachments, or those of an earlier message, are missing."""
-        self._open_keys: dict[str, set[str]] = {}
-        """Journal keys of accepted messages that are not settled, by session."""
         self._settled_event = asyncio.Event()
-        self._outbound_event = asyncio.Event()
-        """Set when an outbound message is taken, or dropped as a duplicate."""
+        self._receipts: WeakKeyDictionary[Receipt, str] = WeakKeyDictionary()
+        """Of replies and notices that were posted, with the channel of each."""
         self._stream_updates: dict[str, StreamUpdate] = {}
         self.on_turn: Callable[[InboundMessage, InboundState | None], None] = lambda message, state: None
         """Called when the turn of a message begins (None), and when a message is settled (with its state)."""
@@ -107,12 +108,12 @@ class MessageBus:
             self._outbound.put(message)
         waiting: set[str] = set()
         for unsettled_message in await self.journal.load_unsettled():  # before channels accept new messages
+            self._track(unsettled_message)
             if unsettled_message.attachments or unsettled_message.session_key in waiting:
                 waiting.add(unsettled_message.session_key)
                 self._incomplete.append(unsettled_message)
             else:
-                self._track_unsettled(unsettled_message)
-            self._track_open(unsettled_message)
+                self._taken.add(unsettled_message.journal_key or "")
         self._stream_updates = await self.journal.load_shown()
         try:
             yield self
@@ -138,7 +139,7 @@ class MessageBus:
             self._inbound.put(message)
         else:
             self._incomplete.append(message)
-        self._track_open(message)
+        self._track(message)
         return True
 
     def incomplete(self, channel: str) -> list[InboundMessage]:
@@ -161,8 +162,8 @@ class MessageBus:
     async def consume_inbound(self) -> InboundMessage | None:
         """Take the next inbound message; None once the bus is closed and drained. Cancelling loses none."""
         message = await self._inbound.take()
-        if message is not None and self.journal is not None:
-            self._track_unsettled(message)
+        if message is not None and message.journal_key is not None:
+            self._taken.add(message.journal_key)
         return message
 
     def unsettled(self) -> list[InboundMessage]:
@@ -170,7 +171,7 @@ class MessageBus:
 
         Messages still in the queue are not included, so that none is processed twice.
         """
-        return [*self._unsettled.values()]
+        return [message for key, message in self._open.items() if key in self._taken]
 
     def begin(self, message: InboundMessage, turn_id: str) -> None:
         """Record that the turn of a message has started. Never raises."""
@@ -181,31 +182,26 @@ class MessageBus:
     def settle(self, message: InboundMessage, state: InboundState, reason: str = "") -> None:
         """Record how a message ended, after everything posted before it. Never raises."""
         self.on_turn(message, state)
-        open_keys = self._open_keys.get(message.session_key, set())
-        open_keys.discard(message.journal_key or "")
-        if not open_keys and self._open_keys.pop(message.session_key, None) is not None:
-            self._settled_event.set()
         if (key := message.journal_key) is not None:
-            self._unsettled.pop(key, None)
+            self._open.pop(key, None)
+            self._taken.discard(key)
+            self._settled_event.set()
             self._start(self._write(lambda journal: journal.settle(key, state, reason), is_retried=True))
 
     def is_open(self, session_key: str, message_id: str) -> bool:
         """Whether a journaled message of this session is accepted and not settled."""
-        return any(key.endswith(f":{message_id}") for key in self._open_keys.get(session_key, ()))
+        messages = self._open.items()
+        return any(key.endswith(f":{message_id}") for key, message in messages if message.session_key == session_key)
 
-    async def wait_settled(self, session_key: str) -> None:
-        """Wait until all journaled messages of this session are settled."""
-        while session_key in self._open_keys:
+    async def wait_settled(self, journal_key: str) -> None:
+        """Wait until this message is settled, if it was accepted."""
+        while journal_key in self._open:
             self._settled_event.clear()
             await self._settled_event.wait()
 
-    def _track_open(self, message: InboundMessage) -> None:
+    def _track(self, message: InboundMessage) -> None:
         if message.journal_key is not None:
-            self._open_keys.setdefault(message.session_key, set()).add(message.journal_key)
-
-    def _track_unsettled(self, message: InboundMessage) -> None:
-        if message.journal_key is not None:
-            self._unsettled[message.journal_key] = message
+            self._open[message.journal_key] = message
 
     # --- from the agent to channels
 
@@ -216,10 +212,12 @@ class MessageBus:
     def post_outbound(self, message: OutboundMessage) -> Receipt:
         """Like `publish_outbound`, without waiting. A duplicate is not sent again; its receipt settles empty."""
         message.receipt = message.receipt or Receipt()
+        message.kind = OutboundKind(message.kind)  # a plugin may set its text
+        if message.kind.is_durable:
+            self._receipts[message.receipt] = message.channel
         if self.journal is None:
             self._outbound.put(message)
             return message.receipt
-        message.kind = OutboundKind(message.kind)  # a plugin may set its text
         posted = _Posted(message, is_ready=not message.kind.is_durable)
         self._posted.append(posted)
         if posted.is_ready:
@@ -253,7 +251,6 @@ class MessageBus:
             posted = self._posted.popleft()
             message = posted.message
             if posted.is_duplicate:
-                self._outbound_event.set()
                 if message.receipt is not None:
                     message.receipt.settle(repeated=True)
                 continue
@@ -264,9 +261,13 @@ class MessageBus:
 
     async def consume_outbound(self) -> OutboundMessage | None:
         """Take the next outbound message; None once the bus is closed and drained. Cancelling loses none."""
-        message = await self._outbound.take()
-        self._outbound_event.set()
-        return message
+        return await self._outbound.take()
+
+    async def wait_delivered(self, channel: str) -> None:
+        """Wait until every reply and notice posted to a channel so far was delivered, or failed for good."""
+        for receipt in [receipt for receipt, name in self._receipts.items() if name == channel]:
+            with suppress(Exception):
+                await receipt.wait()
 
     async def record_sending(self, message: OutboundMessage) -> None:
         """Record that the parts not in `sent_ids` are about to be sent. Never raises."""
@@ -326,12 +327,6 @@ class MessageBus:
     def outbound_size(self) -> int:
         """Messages waiting for their channels."""
         return self._outbound.size() + len(self._posted)
-
-    async def wait_outbound_empty(self) -> None:
-        """Wait until no outbound message is queued."""
-        while self.outbound_size:
-            self._outbound_event.clear()
-            await self._outbound_event.wait()
 
     # --- the journal
 

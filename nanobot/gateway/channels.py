@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,7 +51,7 @@ _HOUR_S = 3600.0
 _EXCERPT_CHARS = 300
 _MAX_QUEUED = 1_000
 """Unreported dead letters; further ones are only in the log and the journal."""
-REOPEN_S = 0.5
+REOPEN_S = 2.0
 """How long to wait for a terminal to open again: it closes for a moment between two requests."""
 _BUSY_S = 2.0
 """How long a message waits for the turn of its chat, before it goes back to the queue for a moment."""
@@ -213,25 +213,13 @@ class GatewayChannels:
         owner. Raises StorageError.
         """
         owners = {name: ids for name, ids in self.runtime.pairing.load().owners.items() if name in channels and ids}
-        if chat := await self.last_private_chat(owners):
+        if chat := await asyncio.to_thread(self.runtime.privacy.owners_last_chat, owners):
             return chat
         for name in channels:
             for owner in owners.get(name, ()):
                 if (chat_id := await self.manager.chat_with(name, owner)) is not None:
                     return Address(name, chat_id)
         return None
-
-    async def last_private_chat(self, channels: Collection[str]) -> Address | None:
-        """The chat of these channels that was used last and that only an owner reads."""
-
-        def is_private_chat(key: str) -> bool:
-            name, _, chat_id = key.partition(":")
-            is_chat = name in channels and ":" not in chat_id
-            return is_chat and self.runtime.privacy.is_private(Address(name, chat_id))
-
-        key = await asyncio.to_thread(self.runtime.sessions.latest, is_private_chat)
-        name, _, chat_id = (key or "").partition(":")
-        return Address(name, chat_id) if key else None
 
 
 class DeadLetters:

@@ -110,4 +110,5 @@ class HeartbeatRunner:
         settings, channels = self._runtime.config.gateway.heartbeat, self._channels
         if settings.channel and settings.to:
             return Address(settings.channel, settings.to)
-        return await channels.last_private_chat(channels.names) or await channels.owners_chat(channels.names)
+        last = await asyncio.to_thread(self._runtime.privacy.owners_last_chat, channels.names)
+        return last or await channels.owners_chat(channels.names)

@@ -1,7 +1,7 @@
 """Who may write, who is an owner, and who else reads a chat: from pairing, sessions and platforms together."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from nanobot.agent.scope import OWNERS, Scope
@@ -60,20 +60,23 @@ class ChatPrivacy:
             return False
         return self.is_private(chat)
 
+    def owners_last_chat(self, channels: Collection[str]) -> Address | None:
+        """The chat of these channels where the owner wrote last in private. Blocks; raises StorageError."""
+
+        def is_owners(key: str) -> bool:
+            channel, _, chat_id = key.partition(":")
+            return channel in channels and ":" not in chat_id and self.is_owners_own(Address(channel, chat_id))
+
+        channel, _, chat_id = (self.sessions.latest(is_owners) or "").partition(":")
+        return Address(channel, chat_id) if channel else None
+
     def owners_chat(self) -> Address | None:
         """The chat app where the owner wrote last in private, else the private chat of the owner paired last."""
         from nanobot.channels.registry import find  # imported on first use
 
         names = [name for name, is_on in self.config.channels.enabled_by_name().items() if is_on]
-
-        def is_owners(key: str) -> bool:
-            channel, _, chat_id = key.partition(":")
-            chat = Address(channel, chat_id)
-            return channel in names and ":" not in chat_id and self.is_owners_own(chat)
-
-        if key := self.sessions.latest(is_owners):
-            channel, _, chat_id = key.partition(":")
-            return Address(channel, chat_id)
+        if chat := self.owners_last_chat(names):
+            return chat
         for channel, owners in reversed([*self.pairing.load().owners.items()]):
             spec = find(channel)
             if channel in names and owners and (spec is None or spec.chat_is_sender):

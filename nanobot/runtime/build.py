@@ -1,10 +1,9 @@
 """The composition root: builds a working bot from a config."""
 
-import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nanobot.agent.approval.pending import ApprovalCommands, ApprovalRouter, PendingApprovals
 from nanobot.agent.approval.policy import ApprovalMode, CallPolicy
+from nanobot.agent.background import BackgroundWork
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.feed import Feed
@@ -61,68 +61,12 @@ from nanobot.utils.database import Database
 from nanobot.utils.garbage import freeze_imports
 from nanobot.utils.installation import open_workspace
 from nanobot.utils.locks import ProcessLease
-from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
 
 log = logging.getLogger(__name__)
-
-
-_DELIVERY_TIMEOUT_S = 5.0
-_HANDOVER_S = 0.02
-"""Time for the channel to take the last message."""
-
-
-@dataclass(frozen=True)
-class BackgroundWork:
-    """The goals and subagents of sessions, for commands and user interfaces."""
-
-    bus: MessageBus
-    goals: GoalService
-    subagents: SubagentManager
-
-    def list_running(self, session_key: str | None = None) -> list[str]:
-        """Return what runs for this session, or for any session: one short text each."""
-        labels, titles = self.subagents.labels_of(session_key), self.goals.titles(session_key)
-        subagents = [f"{count_noun(len(labels), 'subagent')}: {', '.join(labels)}"] if labels else []
-        return [*(f"the goal: {title}" for title in titles), *subagents]
-
-    def status(self, session_key: str) -> list[str]:
-        return self.goals.lines(session_key)
-
-    async def stop_for(self, message: InboundMessage) -> list[str]:
-        labels, goal = await self.subagents.stop_for(message), await self.goals.stop_for(message)
-        return [*labels, f"the goal ({goal})"] if goal else labels
-
-    async def other_process_note(self, session_key: str) -> str:
-        return await self.goals.other_process_note(session_key)
-
-    async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
-        goal = await self.goals.forget_session(session_key)
-        labels, reports = await self.subagents.forget_session(session_key)
-        stopped = [f"its goal ({goal})"] if goal else []
-        return [*stopped, f"background tasks: {', '.join(labels)}"] if labels else stopped, reports
-
-    async def recover(self, session_key: str) -> None:
-        """Resume what a previous process left unfinished in this session. Never raises."""
-        await self.goals.recover(session_key)
-        await self.subagents.recover(session_key)
-
-    async def wait_until_delivered(self, session_key: str) -> None:
-        """Wait until nothing runs for this session and its results were delivered to the channel, also those of work
-        that ended just before.
-        """
-        limit_s = _HANDOVER_S
-        while self.list_running(session_key):
-            limit_s = _DELIVERY_TIMEOUT_S
-            await self.goals.wait_ended(session_key)
-            await self.subagents.wait_reported(session_key)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await self.bus.wait_outbound_empty()
-        await asyncio.sleep(_HANDOVER_S)
 
 
 DATABASE_SCHEMA = ledger.SCHEMA + WORK_SCHEMA + team.SCHEMA + MEMORY_SCHEMA + SKILL_SCHEMA
@@ -340,7 +284,7 @@ async def build_runtime(
             scope_of=privacy.scope_of,
             memory=memory,
             review=defaults.review,
-            subagents=subagents,
+            subagent_profile=subagents.profile_of,
             goals=goals,
             reminder_answer=partial(reminder_answer, toolbox),
             feed=feed,

@@ -1,6 +1,8 @@
 """Old messages go into memory, in the background or by `/compact`: whole or not at all, and no turn waits for it."""
 
 import asyncio
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -8,9 +10,11 @@ from typing import Any, cast
 import pytest
 
 from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory.schedule import DueTimes
 from nanobot.agent.scope import Scope
 from nanobot.agent.session_summary import summary_metadata
 from nanobot.messages.types import ChatMessage, Provenance
+from nanobot.providers.base import Finished
 from nanobot.session.manager import Session, SessionManager
 from nanobot.testing import Pause, open_bot
 from nanobot.utils.clock import FrozenClock
@@ -203,6 +207,52 @@ async def test_reset_forgets_the_archived_session_that_is_being_consolidated_and
     assert "1 earlier conversation waiting for consolidation" in answer
     assert "plums" not in str(minded.turns[-1])
     assert "Likes pears" in str(minded.turns[-1])
+
+
+class SlowAboutPlums(Minded):
+    """Follows its script except for conversations about plums, which it summarises in a second."""
+
+    async def chat_stream(self, messages: Sequence[ChatMessage], *others: Any, **more: Any) -> Any:
+        if "USER: plums" in str(messages):
+            await asyncio.sleep(1.0)
+            yield Finished(saving("Spoke of plums.", "- Likes plums."))
+            return
+        async for delta in super().chat_stream(messages, *others, **more):
+            yield delta
+
+
+async def test_reset_on_a_slow_disk_is_not_followed_by_another_consolidation_of_what_it_forgot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    delete = DueTimes.delete
+
+    def delete_slowly(times: DueTimes, key: str) -> None:
+        time.sleep(0.5 if "direct" in key else 0.0)
+        delete(times, key)
+
+    monkeypatch.setattr(DueTimes, "delete", delete_slowly)
+    pause = Pause()
+    minded = SlowAboutPlums(pause, *[saving("Other.")] * 4)
+    async with bot_with(tmp_path, minded) as bot:
+        await bot.say("pears", "cli:other")
+        await bot.say("/new", "cli:other")
+        async with asyncio.timeout(5):
+            await pause.reached.wait()
+        await bot.say("plums")
+        await bot.say("/new")
+        await bot.say("figs", "cli:third")
+        await bot.say("/new", "cli:third")  # all that waits is due again
+        await asyncio.sleep(0.1)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bot.say("/reset --all"))
+            await asyncio.sleep(0.1)
+            pause.resume.set()
+        async with asyncio.timeout(5):
+            await bot.settled()
+        await bot.say("hello")
+
+    assert "plums" not in str(minded.turns[-1])
+    assert not [stem for stem in archive_queue(tmp_path) if "direct" in stem]
 
 
 async def test_one_of_two_processes_consolidates_and_a_session_begun_afresh_stays_as_it_is(tmp_path: Path):

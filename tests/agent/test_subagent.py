@@ -134,9 +134,9 @@ BROKEN, NO_KEY = RuntimeError("boom"), AuthenticationError("The key is wrong.")
 ENDS: dict[str, tuple[list[Any], str, list[str]]] = {
     "at its limit of steps": ([*LOOKS, "half of it"], "limit", ["limit of 15 steps", "half of it"]),
     "at its time limit": ([Pause("I begin.")], "limit", ["I begin.", "Stopped at its time limit"]),
-    "it breaks inside": ([BROKEN, BROKEN], "failed", ["End: failed", "boom"]),
+    "it breaks inside": ([BROKEN], "failed", ["End: failed", "boom"]),
     "no key": ([NO_KEY], "failed", ["End: failed", "The key is wrong."]),
-    "the model fails once": ([LOOK, ModelOverloadedError("busy"), "3 euros"], "done", ["End: done", "3 euros"]),
+    "the model fails": ([LOOK, ModelOverloadedError("busy")], "failed", ["End: failed", "busy"]),
 }
 
 
@@ -144,7 +144,7 @@ ENDS: dict[str, tuple[list[Any], str, list[str]]] = {
 async def test_however_it_ends_it_is_reported_once_and_honestly(
     tmp_path: Path, lines: list[Any], state: str, words: list[str]
 ):
-    limit_s = 0.2 if isinstance(lines[0], Pause) else 1800
+    limit_s = 1.0 if isinstance(lines[0], Pause) else 1800
     cast = Cast(SPAWN, "On it.", "So it ended.", prices=lines)
 
     stage = await play(tmp_path, cast, "look up the prices", config=defaults(subagentTimeoutS=limit_s))
@@ -153,10 +153,6 @@ async def test_however_it_ends_it_is_reported_once_and_honestly(
     assert [word for word in words if word not in told(row)] == []
     assert (task["state"], stage.replies()) == (state, ["On it.", "So it ended."])
     assert len(cast.children["prices"].requests) == len(lines)
-    if state == "done":
-        asked_again = told(cast.children["prices"].requests[-1][-1])
-        assert asked_again.startswith("Your task:\nprices: look them up") and "do nothing twice" in asked_again
-        assert [row["role"] for row in child_of(stage)].count("tool") == 1
 
 
 EMPTY = BudgetExceededError("The limit of limits.dailyUsd is used up.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
+from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Slow, Step
 from tests.support.eventually import wait_until
 from tests.support.home import POSIX, Home, ended
 from tests.support.toy_gateway import GatewayHome
@@ -57,6 +57,21 @@ def test_one_message_waits_for_its_subagent_and_shows_what_it_found(
     )
     assert "found: 3 euros" in shown.out
     assert open_tasks(home.data) == []
+
+
+def test_one_message_waits_for_the_report_of_a_subagent_that_ended_first(tmp_path: Path, server: FakeModels):
+    """Its report waits behind the turn that asked, and is then answered for a while."""
+
+    def choose(body: dict[str, Any]) -> Step:
+        step = says(child=Say("found: 3 euros")).choose(body)
+        return step if isinstance(step, Calls) or step == Say("found: 3 euros") else Slow(step, first_s=1.0)
+
+    server.default = Fitting(choose)
+    home = GatewayHome(tmp_path, server)
+    with home.gateway():
+        end = home.ask("what are the prices?")
+
+    assert (end.code, end.out) == (0, "I am on it.\n\nIt costs 3 euros.\n")
 
 
 def test_ctrl_c_stops_the_subagent_that_is_waited_for_and_says_so(tmp_path: Path, server: FakeModels):

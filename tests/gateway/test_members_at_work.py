@@ -149,6 +149,24 @@ async def test_the_heartbeat_works_on_a_task_and_tells_the_chat_the_config_names
     assert len(here.model.requests) == (1 if is_refused else 2)
 
 
+@pytest.mark.parametrize(("allowed", "is_told"), [("7", True), ("*", False)], ids=["its owner", "anybody"])
+async def test_the_heartbeat_tells_the_last_private_chat_only_if_it_is_the_owners(
+    running: OpenGateway, allowed: str, is_told: bool
+):
+    decision = {"action": "run", "tasks": "look after the kettle", "again_in_minutes": 60}
+    script = ["Hello.", calls(("heartbeat", decision)), "The kettle is on."]
+    async with running(*script, gateway={"port": free_port(), "heartbeat": {"intervalS": 1}}) as here:
+        here.change(lambda config: config["channels"]["toy"].update(allowFrom=[allowed]))
+        await asyncio.sleep(0.2)  # the gateway has read it
+        here.toy.write("hello", message_id="1")
+        await eventually(here.toy.got)
+        (here.home / "workspace" / "HEARTBEAT.md").write_text("- [ ] look after the kettle\n", encoding="utf-8")
+        await eventually(lambda: len(here.model.requests) == len(script))
+        await asyncio.sleep(0.3)
+
+    assert here.toy.got("7") == ["Hello.", *(["The kettle is on."] if is_told else [])]
+
+
 # --- as processes
 
 

@@ -130,8 +130,10 @@ def _lines(name: str, entry: CommandEntry, aliases: Iterable[str], *, at_termina
 class SessionWork(Protocol):
     """The goals and subagents of sessions."""
 
-    async def stop_for(self, message: InboundMessage) -> list[str]:
-        """Stop what runs for the session as far as the sender of this message may. Return its labels."""
+    async def stop_for(self, message: InboundMessage) -> tuple[str, list[str]]:
+        """Stop what runs for the message's session as far as its sender may. Return the title of the goal, empty if
+        none was stopped, and the labels of the subagents. Never raises.
+        """
 
     async def other_process_note(self, session_key: str) -> str:
         """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
@@ -140,6 +142,9 @@ class SessionWork(Protocol):
         """Stop and delete all of it. Return what that was, and the keys of reports that may still arrive. Raises
         NanobotError.
         """
+
+    async def recover(self, session_key: str | None = None) -> None:
+        """Resume what a previous process left unfinished, in this session or in all. Never raises."""
 
     def status(self, session_key: str) -> list[str]:
         """Return the status of the session's goal, one line each. Does not block."""
@@ -247,8 +252,9 @@ class SlashCommands:
     async def _new(self, call: CommandCall) -> str:
         if "--all" in call.argument.split():
             return await finish(self._reset_all(call))
-        labels = await self.work.stop_for(call.message) if call.argument == "--stop" else []
-        stopped = f" Stopped: {', '.join(labels)}." if labels else ""
+        goal, labels = await self.work.stop_for(call.message) if call.argument == "--stop" else ("", [])
+        names = [*labels, *([f"the goal ({goal})"] if goal else [])]
+        stopped = f" Stopped: {', '.join(names)}." if names else ""
         archived = await finish(asyncio.to_thread(self.sessions.archive, call.session.key))
         self.status.forget(call.session.key)
         if archived is None:

@@ -146,6 +146,14 @@ def is_answer(row: ChatMessage) -> bool:
     return row["role"] == "assistant" and not row.get("tool_calls")
 
 
+def outcome_of(row: ChatMessage) -> TurnOutcome:
+    """How a turn ended that ended with this row."""
+    error = row.get("error")
+    if error is None:
+        return TurnOutcome.ANSWERED if is_answer(row) else TurnOutcome.FAILED
+    return next((outcome for outcome in TurnOutcome if outcome == error), TurnOutcome.FAILED)
+
+
 def outcome_text(rows: Sequence[ChatMessage]) -> str:
     """The reply of a turn that ended with these rows: the whole answer, or why there is none."""
     last = rows[-1]

@@ -163,7 +163,7 @@ class GoalService:
         notes = notes_folder(self._paths(), goal.order.requester.scope, goal.id)
         return f"Notes of the goal's subagents: {notes}" if notes else ""
 
-    # --- for turns and the loop: what TurnGoals promises
+    # --- for turns and the loop: what TurnGoals promises, and the background work
 
     async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
         key = message.session_key
@@ -254,6 +254,7 @@ class GoalService:
         return ""
 
     async def recover(self, session_key: str | None = None) -> None:
+        """Resume what a previous process left, of one session or of all."""
         try:
             for goal in [] if self._deps.is_stopping else await self._store.take(session_key):
                 driver = self._own(goal)
@@ -263,6 +264,7 @@ class GoalService:
             log.warning("unfinished goals cannot be resumed: %s", error)
 
     async def stop_for(self, message: InboundMessage) -> str:
+        """Stop the goal of this message's session if its sender may. Return its title, empty if none was stopped."""
         with suppress(NanobotError):  # another process works on it
             goal = await self.last(message.session_key)
             if goal is not None and goal.order.requester.is_controlled_by(message):
@@ -291,6 +293,7 @@ class GoalService:
         return driver.goal.title
 
     async def other_process_note(self, session_key: str) -> str:
+        """Return a sentence if another process works on this session's goal, else an empty string."""
         with suppress(StorageError):
             goal = await self.last(session_key)
             is_open = goal is not None and not goal.state.is_over

@@ -126,7 +126,7 @@ class Lessons:
                     text, lessons = self._read()
                     if old := [fact for fact in lessons if fact.text == count.state["lesson"]]:
                         self._write(remove_facts(text, old), old)
-                self._counts.put(key, None)
+                self._counts.delete(key)
 
     def _add(self, line: str, marker: str, session_key: str) -> None:
         """Add a lesson, unless one with this `marker` was forgotten or is there: killed before it was counted."""

@@ -84,14 +84,20 @@ class DueTimes:
             rows = db.execute(f"{query} ORDER BY key", (self._kind, key))
             return {key: Due(at, failures, json.loads(state)) for key, at, failures, state in rows}
 
-    def put(self, key: str, due: Due | None) -> None:
-        """Store a due time; None deletes it."""
+    def put(self, key: str, due: Due) -> None:
         with writing(self._database, SCHEMA) as db:
-            if due is None:
-                db.execute("DELETE FROM memory_due WHERE kind = ? AND key = ?", (self._kind, key))
-            else:
-                row = (self._kind, key, due.at, due.failures, json.dumps(due.state))
-                db.execute("INSERT OR REPLACE INTO memory_due VALUES (?, ?, ?, ?, ?)", row)
+            row = (self._kind, key, due.at, due.failures, json.dumps(due.state))
+            db.execute("INSERT OR REPLACE INTO memory_due VALUES (?, ?, ?, ?, ?)", row)
+
+    def update(self, key: str, due: Due) -> None:
+        """Replace a due time. What was deleted meanwhile stays deleted."""
+        with writing(self._database, SCHEMA) as db:
+            row = (due.at, due.failures, json.dumps(due.state), self._kind, key)
+            db.execute("UPDATE memory_due SET due_at = ?, failures = ?, state = ? WHERE kind = ? AND key = ?", row)
+
+    def delete(self, key: str) -> None:
+        with writing(self._database, SCHEMA) as db:
+            db.execute("DELETE FROM memory_due WHERE kind = ? AND key = ?", (self._kind, key))
 
 
 @dataclass(eq=False)
@@ -144,22 +150,21 @@ class ConsolidationScheduler:
 
     def forget(self, session_key: str) -> None:
         """Cancel the consolidation of this session."""
-        for tasks in (self._tasks, self._timers):
-            if session_key in tasks:
-                tasks[session_key].cancel()
+        for task in (self._tasks.get(session_key), self._timers.pop(session_key, None)):
+            if task is not None:
+                task.cancel()
 
     async def forget_archived(self, session_key: str) -> int:
         """Drop this session's archived conversations from the queue, also the one in progress. Return how many.
         Raises StorageError.
         """
-        while (task := self._tasks.get(_ARCHIVE)) is not None:
-            task.cancel()
-            await asyncio.wait([task])
         stems = await asyncio.to_thread(self._archived.all)
         own = [stem for stem in stems if stem.startswith(f"{stem_of(session_key)}-")]
-        for stem in own:
-            await asyncio.to_thread(self._archived.put, stem, None)
-        if stems:
+        for stem in own:  # first: the work that follows the cancelled one looks there
+            await asyncio.to_thread(self._archived.delete, stem)
+        if own and (task := self._tasks.get(_ARCHIVE)) is not None:
+            task.cancel()
+            await asyncio.wait([task])
             self.resume_archived()
         return len(own)
 
@@ -320,7 +325,10 @@ class ConsolidationScheduler:
                 except Exception:  # its file cannot be read, perhaps
                     log.exception("%s could not be moved into memory", stem)
                     after = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
-                await finish(asyncio.to_thread(self._archived.put, stem, after))
+                if after is None:
+                    await finish(asyncio.to_thread(self._archived.delete, stem))
+                else:
+                    await finish(asyncio.to_thread(self._archived.update, stem, after))
         finally:
             lock.release()
 
@@ -339,7 +347,7 @@ class ConsolidationScheduler:
             if result.failed or not result.moved:
                 break
             due = replace(due, state={"done": session.last_consolidated})
-            await finish(asyncio.to_thread(self._archived.put, stem, due))
+            await finish(asyncio.to_thread(self._archived.update, stem, due))
         if result.failed:
             due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
             if due.failures < _MAX_TRIES:

@@ -89,21 +89,8 @@ class TurnTimeouts:
         return min(self.restore, self.run_silence, self.other_phases)
 
 
-class SessionSubagents(Protocol):
-    """The subagents of sessions, as the loop uses them: their manager runs turns through it."""
-
-    def profile_of(self, message: InboundMessage) -> "TurnProfile | None":
-        """The profile of a subagent's turn; None for any other turn."""
-
-    async def recover(self, session_key: str | None = None) -> None:
-        """Resume what a previous process left, of one session or of all. Never raises."""
-
-    async def stop_for(self, message: InboundMessage) -> Sequence[str]:
-        """Stop the subagents of this message's session that its sender may stop. Return their labels."""
-
-
 class TurnGoals(Protocol):
-    """The goals of sessions, as turns and the loop use them. Never raises; methods that are not async do not block."""
+    """The goals of sessions, as turns use them. Never raises; methods that are not async do not block."""
 
     def is_wanted(self, session_key: str) -> bool:
         """Whether the turn that this session's goal requested should still run."""
@@ -125,15 +112,6 @@ class TurnGoals(Protocol):
 
     def stop_reason(self, session_key: str) -> str:
         """Why no further model call may be made for this session's goal; empty if one may."""
-
-    async def recover(self, session_key: str | None = None) -> None:
-        """Resume what a previous process left, of one session or of all."""
-
-    async def other_process_note(self, session_key: str) -> str:
-        """A sentence saying that another process works on this session's goal; empty if none does."""
-
-    async def stop_for(self, message: InboundMessage) -> str:
-        """Stop the goal of this message's session if its sender may. Return its title, empty if none was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +142,8 @@ class TurnDeps:
     review: bool
     """Whether answers are reviewed before they are sent."""
     memory: MemoryService
-    subagents: SessionSubagents
+    subagent_profile: Callable[[InboundMessage], "TurnProfile | None"]
+    """Returns the profile of a subagent's turn; None for any other turn."""
     goals: TurnGoals
     feed: Feed | None
     """Gets the events of all turns; None in a process without other readers."""
@@ -176,7 +155,7 @@ class TurnDeps:
     def profile_of(self, message: InboundMessage) -> "TurnProfile":
         """The profile of a message's turn."""
         goal_session = message.session_key if message.origin is Origin.GOAL else ""
-        return self.subagents.profile_of(message) or TurnProfile(self.prompt, self.tools, goal_session=goal_session)
+        return self.subagent_profile(message) or TurnProfile(self.prompt, self.tools, goal_session=goal_session)
 
 
 class TurnEnding(Enum):

@@ -15,6 +15,7 @@ from typing import Literal
 from nanobot.agent.approval.taint import provenance_of
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
+from nanobot.agent.engine.transcript import outcome_of
 from nanobot.agent.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -38,7 +39,6 @@ from nanobot.agent.subagent.tasks import (
     format_plain_report,
     format_report,
     task_label,
-    task_prompt,
 )
 from nanobot.agent.subagent.team import MAX_READ_PER_TURN, Team, TellTool, notes_folder
 from nanobot.agent.tools.base import SUBAGENT_SESSION, Effect, ToolContext
@@ -53,7 +53,6 @@ from nanobot.messages.types import (
     ChatMessage,
     Origin,
     Provenance,
-    ToolSchema,
     least_trusted,
     text_of,
 )
@@ -68,7 +67,6 @@ from nanobot.utils.text import clip_line, duration
 
 log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 2
 MAX_OPEN = 64
 """Running and waiting tasks together."""
 EXCLUDED_TOOLS = frozenset({"message", "spawn", "cron", "goal"})
@@ -104,9 +102,9 @@ class TaskRun:
     """Whether a previous process started it."""
     profile: TurnProfile | None = None
     work: asyncio.Task[TurnResult] | None = None
-    """The wait for a slot, and all its attempts; cancelled to stop it."""
+    """The wait for a slot, and its turn; cancelled to stop it."""
     job: asyncio.Task[None] | None = None
-    """The work and the report."""
+    """The work, the report, and the turn that reports it."""
     ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Done once the end is saved."""
     report: Report = "message"
@@ -114,7 +112,7 @@ class TaskRun:
     """Get the progress, for each call that waits for the result."""
     last_action: str = ""
     last_text: str = ""
-    """The reply of the last turn that ended."""
+    """The reply of its turn, once that has ended."""
 
     def emit_progress(self, text: str) -> None:
         for emit in self.waiters:
@@ -146,8 +144,6 @@ class SubagentManager:
         self._open_lock = asyncio.Lock()
         """Keeps tasks in the order in which they were requested, and those of previous processes before them."""
         self._runs: dict[str, TaskRun] = {}
-        self._tools: dict[tuple[TaskRole, bool, bool], tuple[list[ToolSchema], ToolRegistry]] = {}
-        """By role, whether it may start subagents and is in a team; with the definitions that they were made from."""
         self._swept = False
 
     def join(self, loop: AgentLoop, deps: TurnDeps, goal_of: Callable[[str], Awaitable[str]]) -> None:
@@ -224,9 +220,10 @@ class SubagentManager:
         """Whether subagent results must be part of this turn's answer."""
         return ctx.origin in _FINAL_ORIGINS or ctx.quiet or ctx.is_subagent
 
-    # --- for the loop: what SessionSubagents promises
+    # --- for turns and the loop
 
     def profile_of(self, message: InboundMessage) -> TurnProfile | None:
+        """Return the profile of a subagent's turn; None for any other turn."""
         run = self._run_in(message.session_key)
         return run.profile if run is not None else None
 
@@ -238,6 +235,7 @@ class SubagentManager:
         return context if run is None else run.task.order.requester.stand_in(context)
 
     async def recover(self, session_key: str | None = None) -> None:
+        """Resume what a previous process left, of one session or of all. Never raises."""
         async with self._open_lock:
             await finish(self._recover(session_key))
 
@@ -249,6 +247,7 @@ class SubagentManager:
             log.warning("unfinished tasks cannot be resumed: %s", error)
 
     async def stop_for(self, message: InboundMessage) -> list[str]:
+        """Stop the subagents of this message's session that its sender may stop. Return their labels."""
         runs = self._open_runs(message.session_key)
         runs = [run for run in runs if run.task.order.requester.is_controlled_by(message)]
         await self._stop_runs(runs, "note")
@@ -289,22 +288,14 @@ class SubagentManager:
         return True
 
     def labels_of(self, session_key: str | None = None) -> list[str]:
-        """Return the labels of what runs, waits or is about to report, for this session or any, oldest first."""
-        return [run.task.order.label for run in self._runs_of(session_key) if run.task.is_open]
+        """Return the labels of what runs, waits or is being reported, for this session or any, oldest first."""
+        runs = self._runs_of(session_key)
+        return [run.task.order.label for run in runs if run.task.is_open or run.report == "message"]
 
     async def wait_reported(self, session_key: str) -> None:
         """Wait until nothing runs for this session and the turns that report it have ended."""
-        if not self._runs_of(session_key):
-            return
         while jobs := [run.job for run in self._runs_of(session_key) if run.job is not None]:
             await asyncio.wait(jobs)
-        try:
-            async with asyncio.timeout(self._defaults.subagent_timeout_s):
-                await self._bus.wait_settled(session_key)
-                async with self._loop.lane(session_key):
-                    pass
-        except TimeoutError:
-            pass
 
     # --- shutdown
 
@@ -387,6 +378,7 @@ class SubagentManager:
             run.ended.set_result(None)
             await self._report(run)
             await self._sweep()
+            await self._bus.wait_settled(task.journal_key)
         except Exception:  # the task stays open, and the next start reports it
             log.exception("the end of subagent %s could not be reported", task.id)
         finally:
@@ -396,26 +388,18 @@ class SubagentManager:
             self._runs.pop(task.id, None)
 
     async def _work(self, run: TaskRun) -> TurnResult:
-        """Wait for a slot and run the attempts, within the time limit: a second one if the model failed. Cancelling
-        keeps the text of the turn.
-        """
+        """Wait for a slot and run the turn, within the time limit. Cancelling keeps the text of the turn."""
         task, limit_s = run.task, self._defaults.subagent_timeout_s
         is_background = task.order.requester.origin in BACKGROUND_ORIGINS
         try:
             async with self._open_lock:  # it is saved then, and its team includes all tasks of the same step
                 pass
             async with self._slots[task.order.depth].hold(background=is_background), asyncio.timeout(limit_s):
-                error = "nanobot was interrupted." if task.tries >= MAX_ATTEMPTS else ""
                 if task.state is WorkState.WAITING:
-                    task.state, task.tries, task.began_at = WorkState.RUNNING, 1, self._deps.clock.now().timestamp()
+                    task.state, task.began_at = WorkState.RUNNING, self._deps.clock.now().timestamp()
                     await self._save(task)
-                while True:
-                    run.profile = await self._make_profile(task)
-                    result = await self._run_turn(run, task_prompt(task, error))
-                    if result.outcome is not TurnOutcome.FAILED or not result.retryable or task.tries >= MAX_ATTEMPTS:
-                        return result
-                    task.tries, error = task.tries + 1, result.text
-                    await self._save(task)
+                run.profile = await self._make_profile(task)
+                return await self._run_turn(run)
         except TimeoutError:
             text = f"{run.last_text}\n\n(Stopped at its time limit of {duration(limit_s)}.)"
             return TurnResult(TurnOutcome.PARTIAL, text.strip())
@@ -426,21 +410,20 @@ class SubagentManager:
             reason = f"Internal error in nanobot: {type(error).__name__}: {error_text(error)}."
             return TurnResult(TurnOutcome.FAILED, reason)
 
-    async def _run_turn(self, run: TaskRun, prompt: str) -> TurnResult:
-        """Run the turn of an attempt through the loop, or what a previous process left of it."""
+    async def _run_turn(self, run: TaskRun) -> TurnResult:
+        """Run the task's turn through the loop, or what a previous process left of it."""
         task, requester, sessions, sink = run.task, run.task.order.requester, self._deps.sessions, self._sink(run)
         if run.resumed:
             result = await self._loop.resume(task.session_key, sink, attended=requester.attended)
             if result := result or await asyncio.to_thread(_load_result, sessions, task):
                 return result
         await asyncio.to_thread(_prepare_session, sessions, task)
-        message = requester.message(
-            prompt, session_key=task.session_key, origin=Origin.SUBAGENT, journal_key=task.attempt_key
-        )
+        prompt, key = f"Your task:\n{task.order.text}", task.request_key
+        message = requester.message(prompt, session_key=task.session_key, origin=Origin.SUBAGENT, journal_key=key)
         return await self._loop.run_turn(message, sink, attended=requester.attended)
 
     async def _make_profile(self, task: Task) -> TurnProfile:
-        """Return what the loop uses in the task's next turn. Raises StorageError."""
+        """Return what the loop uses in the task's turn. Raises StorageError."""
         order, scope, notes = task.order, task.order.requester.scope, ""
         steps = min(ROLES[order.role].steps, self._defaults.max_tool_iterations)
         if order.goal:
@@ -465,24 +448,21 @@ class SubagentManager:
         """Return the main agent's present tools, as far as this role may use them."""
         main, may_spawn = self._deps.tools, order.depth < self._defaults.subagent_depth
         await main.refresh()
-        key, present = (order.role, may_spawn, order.in_team), main.get_definitions()
-        if key not in self._tools or self._tools[key][0] is not present:
-            tools, names = ToolRegistry(), ROLES[order.role].tools
-            tools.reads_back = main.reads_back
-            for tool in main:
-                if names is not None:
-                    is_allowed = tool.name in names and tool.effect is Effect.READ
-                else:
-                    is_allowed = tool.name not in EXCLUDED_TOOLS or (tool.name == "spawn" and may_spawn)
-                if is_allowed:
-                    tools.register(tool)
-            if order.in_team:
-                tools.register(TellTool(self._team))
-            self._tools[key] = present, tools
-        return self._tools[key][1]
+        tools, names = ToolRegistry(), ROLES[order.role].tools
+        tools.reads_back = main.reads_back
+        for tool in main:
+            if names is not None:
+                is_allowed = tool.name in names and tool.effect is Effect.READ
+            else:
+                is_allowed = tool.name not in EXCLUDED_TOOLS or (tool.name == "spawn" and may_spawn)
+            if is_allowed:
+                tools.register(tool)
+        if order.in_team:
+            tools.register(TellTool(self._team))
+        return tools
 
     def _sink(self, run: TaskRun) -> EventSink:
-        """Return the event sink of its turns. Approval questions go to the sink of the waiting turn, else to the chat
+        """Return the event sink of its turn. Approval questions go to the sink of the waiting turn, else to the chat
         of the report.
         """
         task, order = run.task, run.task.order
@@ -655,16 +635,14 @@ def _prepare_session(sessions: SessionManager, task: Task) -> None:
 
 
 def _load_result(sessions: SessionManager, task: Task) -> TurnResult | None:
-    """Return the result of this attempt if a crash came before the task had it. Blocks; raises StorageError."""
+    """Return the result of the turn if a crash came before the task had it. Blocks; raises StorageError."""
     rows = sessions.get_or_create(task.session_key).since(0)
-    ended = find_outcomes(rows, {task.attempt_key}).get(task.attempt_key)
+    ended = find_outcomes(rows, {task.request_key}).get(task.request_key)
     if ended is None or not ended.answer:
         return None
     row = [row for row in rows if row.get("turn_id") == ended.turn_id and row["role"] == "assistant"][-1]
-    error, retryable = row.get("error"), row.get("retryable", True)
-    outcomes = {outcome.value: outcome for outcome in (TurnOutcome.PARTIAL, TurnOutcome.STOPPED, TurnOutcome.REFUSED)}
-    outcome = outcomes.get(error or "", TurnOutcome.FAILED if error else TurnOutcome.ANSWERED)
-    return TurnResult(outcome, ended.answer, error, ended.turn_id, retryable=retryable)
+    retryable = row.get("retryable", True)
+    return TurnResult(outcome_of(row), ended.answer, row.get("error"), ended.turn_id, retryable=retryable)
 
 
 def _provenance_in(sessions: SessionManager, task: Task) -> Provenance:

@@ -27,10 +27,6 @@ _MAX_REPORT_CHARS = 12_000
 _MAX_PLAIN_REPORT_CHARS = 3_000
 _MAX_REASON_CHARS = 300
 
-_RETRY = (
-    "You worked on this before and did not finish: {error}\nContinue where you stopped. What is done above is done; "
-    "do nothing twice."
-)
 _REPORT = """\
 [A subagent has ended. This is its report from nanobot, not a message from the person.]
 Task: {label}
@@ -206,7 +202,6 @@ class Task(Work):
 
     order: TaskOrder
     began_at: float | None = None
-    tries: int = 0
     cost_usd: float | None = None
     result: str = ""
     seen: Provenance = Provenance.TOOL
@@ -231,9 +226,9 @@ class Task(Work):
         return f"{SUBAGENT_SESSION}{self.id}"
 
     @property
-    def attempt_key(self) -> str:
-        """Key of the message that starts the current attempt."""
-        return f"{self.session_key}:{self.tries}"
+    def request_key(self) -> str:
+        """Key of the message that starts its turn."""
+        return f"{self.session_key}:task"
 
     @property
     def journal_key(self) -> str:
@@ -244,12 +239,6 @@ class Task(Work):
 def task_label(task: str, label: str | None) -> str:
     line = escape_surrogates(" ".join((label or task).split())) or "a task"
     return line if len(line) <= _LABEL_CHARS else f"{line[: _LABEL_CHARS - 3]}..."
-
-
-def task_prompt(task: Task, error: str = "") -> str:
-    """Return the message that starts an attempt. `error` ended the last one, perhaps before anything was stored."""
-    prompt = f"Your task:\n{task.order.text}"
-    return f"{prompt}\n\n{_RETRY.format(error=error)}" if error else prompt
 
 
 def format_report(task: Task) -> str:

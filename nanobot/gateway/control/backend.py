@@ -272,7 +272,7 @@ class LocalBackend(ChatBackend):
         if running := background.list_running(session_key):
             on_start(running)
             async with show_messages(self, session_key, show):
-                await background.wait_until_delivered(session_key)
+                await background.wait_until_delivered(session_key, CHANNEL)
 
     async def wait_for_consolidation(self, note: Show) -> None:
         if self._runtime.memory.consolidation.is_busy:

@@ -303,7 +303,7 @@ class ControlServer(Listener):
         with self._forward_messages(key, client):
             if running := background.list_running(key):
                 client.send({"type": "working", "running": running})
-            await _run_for_client(background.wait_until_delivered(key), client)
+            await _run_for_client(background.wait_until_delivered(key, self._terminal.name), client)
         client.send({"type": "delivered"})
 
     def _forward_messages(self, key: str, client: Connection, *, for_all: bool = False) -> AbstractContextManager[None]:
