@@ -240,9 +240,6 @@ async def test_reset_on_a_slow_disk_is_not_followed_by_another_consolidation_of_
             await pause.reached.wait()
         await bot.say("plums")
         await bot.say("/new")
-        await bot.say("figs", "cli:third")
-        await bot.say("/new", "cli:third")  # all that waits is due again
-        await asyncio.sleep(0.1)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(bot.say("/reset --all"))
             await asyncio.sleep(0.1)
