@@ -198,10 +198,10 @@ def install_skill(target: Path, bundle: Bundle) -> None:
             path.chmod(0o755 if file.executable else 0o644)
         for folder in {(new_folder / file.path).parent for file in bundle.files}:
             sync_folder(folder)
-        if os.path.lexists(target):
-            _move_to_replaced(target)
-        new_folder.rename(target)
-        sync_folder(target.parent)
+        replaced = _move_to_replaced(target) if os.path.lexists(target) else None
+        new_folder.rename(target)  # at once: if we are killed in between, there is no skill
+        for folder in (target.parent, *([replaced.parent] if replaced else [])):
+            sync_folder(folder)
     except OSError as error:
         shutil.rmtree(new_folder, ignore_errors=True)
         raise storage_error(f"The skill {target.name} cannot be installed", error) from error
@@ -210,7 +210,10 @@ def install_skill(target: Path, bundle: Bundle) -> None:
 def remove_skill(folder: Path) -> Path:
     """Remove the skill in this folder and return where it is kept. Raises StorageError."""
     try:
-        return _move_to_replaced(folder)
+        kept_as = _move_to_replaced(folder)
+        sync_folder(kept_as.parent)
+        sync_folder(folder.parent)
+        return kept_as
     except OSError as error:
         raise storage_error(f"The skill {folder.name} cannot be removed", error) from error
 
@@ -220,6 +223,4 @@ def _move_to_replaced(folder: Path) -> Path:
     replaced_as = folder.parent / ".replaced" / f"{folder.name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     replaced_as.parent.mkdir(exist_ok=True)
     folder.rename(replaced_as)
-    sync_folder(replaced_as.parent)
-    sync_folder(folder.parent)
     return replaced_as
