@@ -27,6 +27,7 @@ from nanobot.channels.errors import (
     ChannelSetupError,
     ErrorCodes,
     NotConnectedError,
+    RefusedError,
     SendError,
     UndeliverableError,
     require_settings,
@@ -43,12 +44,14 @@ from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
 
+_STREAM_OVER = 846608
+"""The stream is complete: WeCom itself completes it after ten minutes."""
 _CODES = ErrorCodes(
     "WeCom",
     {
         40003: "there is no such person or group",
         846607: "they have not written to the bot yet. It can answer once they do",
-        846608: "the streamed answer was not complete after ten minutes",
+        _STREAM_OVER: "the streamed answer was not complete after ten minutes",
         846609: "the streamed answer is gone",
     },
     setup=dict.fromkeys(
@@ -118,6 +121,8 @@ class _Stream:
     req_id: str
     since: float
     is_complete: bool = False
+    unconfirmed_end: str = ""
+    """The text that it was completed with, if WeCom did not confirm that."""
 
 
 class WeComChannel(ChatChannel):
@@ -271,7 +276,14 @@ class WeComChannel(ChatChannel):
 
     async def _stream(self, stream_id: str, stream: _Stream, chunk: Chunk, *, is_complete: bool) -> None:
         content = {"id": stream_id, "finish": is_complete, "content": chunk.text}
-        await self._connection.request("aibot_respond_msg", {"msgtype": "stream", "stream": content}, stream.req_id)
+        try:
+            await self._connection.request("aibot_respond_msg", {"msgtype": "stream", "stream": content}, stream.req_id)
+        except SendError as error:
+            has_ended = isinstance(error, RefusedError) and error.code == _STREAM_OVER
+            if not (has_ended and is_complete and stream.unconfirmed_end == chunk.text):
+                if is_complete and error.may_have_arrived:
+                    stream.unconfirmed_end = chunk.text
+                raise
         stream.is_complete = is_complete
 
     async def _push(self, to: Address, kind: str, content: Mapping[str, Any]) -> str:

@@ -125,6 +125,17 @@ async def test_a_stream_that_wecom_has_ended_is_followed_by_the_whole_answer(wec
     assert [(post.kind, post.content["content"]) for post in wecom.posts][1:] == [("markdown", "one two")]
 
 
+async def test_a_stream_whose_end_was_not_confirmed_is_not_followed_by_the_same_answer(wecom, tmp_path):
+    async with live(wecom, tmp_path, silent=True) as life:
+        message = await streamed(life, "one two")
+        wecom.lose_answers(1)
+        life.answers(message, "one two")
+        await eventually(lambda: life.channel.status.sent)
+
+    assert [(post.kind, post.content["content"]) for post in wecom.posts] == [("stream", "one two")]
+    assert wecom.posts[0].is_complete
+
+
 async def test_after_nine_minutes_a_stream_is_completed_and_the_whole_answer_follows(wecom, tmp_path):
     clock = FrozenClock(datetime(2026, 11, 26, 12, tzinfo=UTC))
     async with live(wecom, tmp_path, silent=True, clock=clock) as life:
