@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -69,23 +70,49 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 class Pace:
-    """Lets work begin in an iteration of the event loop of its own, first come, first served.
+    """Limits how much work begins in one iteration of the event loop, first come, first served.
 
     asyncio runs all ready callbacks in one iteration and polls sockets and timers only between iterations: a thousand
     tasks that become ready together and work for a millisecond each would block the loop for a second.
     """
 
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = asyncio.Lock()
+    def __init__(self, max_s: float = 0.008) -> None:
+        self._max_s = max_s
+        self._until: float | None = None
+        """When the time for work is used up; None before the first caller of an iteration."""
+        self._begun = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def step(self) -> None:
-        """Return at once if nothing has begun in this iteration, else in a later one."""
+        """Return at once while there is time, else in a later iteration; one caller is always let through."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop, self._lock = loop, asyncio.Lock()  # a lock belongs to its loop
-        await self._lock.acquire()
-        loop.call_soon(self._lock.release)
+        if self._waiting or self._is_over(loop):
+            self._waiting.append(place := loop.create_future())
+            await place
+            while self._is_over(loop):
+                self._waiting.appendleft(place := loop.create_future())
+                await place
+        if self._until is None:
+            self._start(loop)
+        self._begun += 1
+
+    def _is_over(self, loop: asyncio.AbstractEventLoop) -> bool:
+        return self._until is not None and self._begun > 0 and loop.time() >= self._until
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._until, self._begun = loop.time() + self._max_s, 0
+        loop.call_soon(self._end, loop)
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake one more than began in this iteration: others would mostly have to wait again."""
+        self._until, places = None, self._begun + 1
+        while self._waiting and places:
+            place = self._waiting.popleft()
+            if not place.done():  # else it was cancelled
+                place.set_result(None)
+                places -= 1
+                if self._until is None:
+                    self._start(loop)
 
 
 _BUSY_S = 0.2
