@@ -116,7 +116,7 @@ class Pace:
 
 
 _BUSY_S = 0.2
-"""If the thread does not answer within this time, something blocks it."""
+"""If the thread has not begun a call after this time, something blocks it."""
 
 
 class WorkerThread:
@@ -126,47 +126,68 @@ class WorkerThread:
     """
 
     def __init__(self) -> None:
-        self._loops: list[asyncio.AbstractEventLoop] = []
-        """The newest takes new calls; the others were blocked."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._blocked: list[asyncio.AbstractEventLoop] = []
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float) -> T:
         """Run the coroutine there. Raises what it raises (RuntimeError instead of an exit or interrupt), and
         TimeoutError. Cancelling is safe, and does not wait.
         """
-
-        async def call() -> T:
-            return await contain_errors(work())
-
-        loop = await self._responsive_loop()
+        call = await self._begin(work)
         try:
             async with asyncio.timeout(timeout_s):
-                return await _run_in(loop, call())
+                return await call
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
             raise RuntimeError("it cancelled itself") from None
 
-    async def _responsive_loop(self) -> asyncio.AbstractEventLoop:
+    async def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
+        """Start the call in a thread that is free."""
         while True:
-            loop = self._loops[-1] if self._loops else None
-            if loop is not None and not loop.is_closed():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_BUSY_S):
-                        await _run_in(loop, asyncio.sleep(0))
-                    return loop
-            if not self._loops or loop is self._loops[-1]:  # else another call has started one meanwhile
-                self._loops.append(_start_loop())
+            loop = self._loop
+            if loop is None or loop.is_closed():
+                loop = self._loop = _start_loop()
+            begun, claim = asyncio.Event(), threading.Lock()
+            call = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_call(work, begun, claim), loop))
+            try:
+                async with asyncio.timeout(_BUSY_S):
+                    await begun.wait()
+            except TimeoutError:
+                if claim.acquire(blocking=False):
+                    call.cancel()
+                    if self._loop is loop:
+                        self._loop = None
+                    if loop not in self._blocked:
+                        self._blocked = [*(other for other in self._blocked if not other.is_closed()), loop]
+                    continue
+            except BaseException:
+                call.cancel()
+                raise
+            return call
 
     def close(self) -> None:
         """Stop the thread, as soon as nothing blocks it. It does not keep the process alive."""
-        for loop in self._loops:
-            with suppress(RuntimeError):  # it is closed
-                loop.call_soon_threadsafe(loop.stop)
-        self._loops = []
+        for loop in (self._loop, *self._blocked):
+            if loop is not None:
+                with suppress(RuntimeError):  # it is closed
+                    loop.call_soon_threadsafe(loop.stop)
+        self._loop, self._blocked = None, []
 
 
-def _run_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+def _call(
+    work: Callable[[], Coroutine[Any, Any, T]], begun: asyncio.Event, claim: threading.Lock
+) -> Coroutine[Any, Any, T]:
+    caller = asyncio.get_running_loop()
+
+    async def call() -> T:
+        if not claim.acquire(blocking=False):
+            raise RuntimeError("another thread has begun it")
+        with suppress(RuntimeError):  # the caller's loop is closed
+            caller.call_soon_threadsafe(begun.set)
+        return await contain_errors(work())
+
+    return call()
 
 
 def _start_loop() -> asyncio.AbstractEventLoop:

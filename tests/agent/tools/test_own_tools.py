@@ -180,6 +180,20 @@ async def test_a_tool_that_blocks_holds_up_nobody_and_the_next_call_works():
     assert time.perf_counter() - begun < 7
 
 
+async def test_a_call_at_the_moment_at_which_another_one_blocks_does_not_wait_for_it():
+    registry, aside = ToolRegistry(), WorkerThread()
+    registry.register(OwnTool(Blocks(), aside, timeout_s=9.0))
+    assert await registry.execute("blocks", {}) == "here"
+    begun = time.perf_counter()
+
+    slow = asyncio.create_task(registry.execute("blocks", {"seconds": 4}))
+    quick = asyncio.create_task(registry.execute("blocks", {}))
+
+    assert await quick == "here"
+    assert time.perf_counter() - begun < 3
+    assert await slow == "here"
+
+
 async def test_the_turn_comes_in_where_it_is_asked_for(shelf: Shelf, ctx: ToolContext):
     text = tool_file(body="ctx.emit('half'); return f'{ctx.turn_id} {who}'")
     await shelf.own(greet=text.replace('who: str = "you"', 'who: str = "you", *, ctx'))
