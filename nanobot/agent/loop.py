@@ -57,6 +57,7 @@ class AgentLoop:
     def __init__(self, bus: MessageBus, deps: TurnDeps, policy: LoopPolicy) -> None:
         self.bus = bus
         self.commands = deps.commands
+        self._background = deps.commands.work
         self._deps = deps
         self._policy = policy
         self._pipeline = Pipeline(deps)
@@ -94,7 +95,7 @@ class AgentLoop:
             async with asyncio.TaskGroup() as turns:
                 for message in await self._recover_turns(turns):
                     turns.create_task(self.serve(message))
-                turns.create_task(self.commands.work.recover())
+                turns.create_task(self._background.recover())
                 consuming = turns.create_task(self._consume(turns))
                 stopping = turns.create_task(self._stopping.wait())
                 await asyncio.wait((consuming, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -179,7 +180,7 @@ class AgentLoop:
                 return None
             return await self._resume(interrupted, sink, attended=attended)
         finally:
-            await self.commands.work.recover(session_key)
+            await self._background.recover(session_key)
 
     async def stop_turn(self, session_key: str, turn_id: str | None = None) -> bool:
         """Stop a session's running turn and wait for its end. Return False if none runs. Queued messages stay.
@@ -347,7 +348,7 @@ class AgentLoop:
         if running is None or not self._predates(running, message):
             if stopped := await self._stop_background(message):
                 return f"Stopped: {stopped}."
-            return await self.commands.work.other_process_note(session_key) or "Nothing is running."
+            return await self._background.other_process_note(session_key) or "Nothing is running."
         asked = running.message
         if not is_from_owner(message) and (message.channel, message.sender_id) != (asked.channel, asked.sender_id):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
@@ -363,7 +364,7 @@ class AgentLoop:
 
     async def _stop_background(self, message: InboundMessage) -> str:
         """Stop the session's goal and subagents. Return a description of what was stopped."""
-        goal, labels = await self.commands.work.stop_for(message)
+        goal, labels = await self._background.stop_for(message)
         stopped = [f"the goal ({goal})"] if goal else []
         stopped += [f"{count_noun(len(labels), 'subagent')} ({', '.join(labels)})"] if labels else []
         return " and ".join(stopped)

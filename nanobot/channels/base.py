@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from nanobot.bus.events import Address, InboundMessage, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy, Allowed, PairingOffered, decide
-from nanobot.channels.cursors import StateFile, load_state
+from nanobot.channels.cursors import StateFile
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.inbox import Inbox, until_saved
 from nanobot.channels.incoming import Incoming
@@ -180,7 +180,7 @@ class BaseChannel(ABC):
         return folder / f"{self.name}.json" if folder is not None else None
 
     async def load_state(self, new: S) -> S:
-        saved = await asyncio.to_thread(load_state, self.state_path, lambda: new)
+        saved = await self.state_file.load(new)
         return saved if saved.bot == new.bot else new
 
     @abstractmethod

@@ -7,7 +7,7 @@ not saved costs another request, not a message.
 import asyncio
 import logging
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -62,18 +62,6 @@ class CatchUp:
                 log.warning("%s: missed messages in %s could not be journaled: %s", self._channel, chat, error)
 
 
-def load_state(path: Path | None, new: Callable[[], T]) -> T:
-    """Return the saved dataclass or model, or `new()` without a readable file. Blocking."""
-    state = new()
-    try:
-        return state if path is None else codec.from_json(type(state), path.read_bytes())
-    except FileNotFoundError:
-        return state
-    except (OSError, ValueError) as error:
-        log.warning("%s cannot be read (%s); starting a new one", path, type(error).__name__)
-        return state
-
-
 class StateFile:
     """A dataclass or model as a JSON file. Without a path nothing is saved."""
 
@@ -84,6 +72,18 @@ class StateFile:
         self._is_failing = False
         self.urgent = asyncio.Event()
         """Set to have `keep_saved` save at once."""
+
+    async def load(self, new: T) -> T:
+        """Return the saved state, of the type of `new`; `new` itself without a readable file."""
+        if self._path is None:
+            return new
+        try:
+            return codec.from_json(type(new), await asyncio.to_thread(self._path.read_bytes))
+        except FileNotFoundError:
+            return new
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read (%s); starting a new one", self._path, type(error).__name__)
+            return new
 
     async def save(self, state: object) -> bool:
         """Save it now, the newest last. Return whether it is on disk; it never raises."""

@@ -26,7 +26,7 @@ from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Allowed
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, load_state
+from nanobot.channels.cursors import MAX_AGE
 from nanobot.channels.errors import (
     ChannelSetupError,
     ErrorCodes,
@@ -135,7 +135,7 @@ class MochatChannel(ChatChannel):
         async with self._api as api:
             await api.token()
             if self._state.since is None:
-                self._state = await asyncio.to_thread(load_state, self.state_path, MochatState)
+                self._state = await self.state_file.load(MochatState())
             if self._state.since is None:
                 self._state.since = self.services.clock.now() - _LOOK_BACK
                 await self.state_file.save(self._state)

@@ -278,12 +278,13 @@ class WeComChannel(ChatChannel):
         content = {"id": stream_id, "finish": is_complete, "content": chunk.text}
         try:
             await self._connection.request("aibot_respond_msg", {"msgtype": "stream", "stream": content}, stream.req_id)
-        except SendError as error:
-            has_ended = isinstance(error, RefusedError) and error.code == _STREAM_OVER
-            if not (has_ended and is_complete and stream.unconfirmed_end == chunk.text):
-                if is_complete and error.may_have_arrived:
-                    stream.unconfirmed_end = chunk.text
+        except RefusedError as error:
+            if error.code != _STREAM_OVER or not is_complete or stream.unconfirmed_end != chunk.text:
                 raise
+        except SendError as error:
+            if is_complete and error.may_have_arrived:
+                stream.unconfirmed_end = chunk.text
+            raise
         stream.is_complete = is_complete
 
     async def _push(self, to: Address, kind: str, content: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import AskPerson, LoginStep, ShowStep, SignedIn
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import load_state
+from nanobot.channels.cursors import StateFile
 from nanobot.channels.errors import (
     ChannelSetupError,
     ErrorCodes,
@@ -319,7 +319,7 @@ class WeixinChannel(ChatChannel):
         settings = self.config
         token, base_url, earlier = settings.token.strip(), settings.base_url, EarlierLogin()
         if not token:
-            earlier = await asyncio.to_thread(load_state, self._earlier_path, EarlierLogin)
+            earlier = await StateFile(self._earlier_path).load(EarlierLogin())
             (token,) = require_settings("weixin", token=earlier.token)
             base_url = earlier.base_url if is_trusted(earlier.base_url, base_url) else base_url
         login = hashlib.sha256(token.encode()).hexdigest()[:16]

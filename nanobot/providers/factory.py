@@ -268,12 +268,9 @@ class ProviderChains:
         models, unusable = [await self._choose(config, model)], []
         for name, preset in self._fallbacks(config, model):
             presets = {**config.model_presets, name: preset}
+            fallback_config = with_preset(config.model_copy(update={"model_presets": presets}), name)
             try:
-                models.append(
-                    await self._fallback(
-                        with_preset(config.model_copy(update={"model_presets": presets}), name), preset
-                    )
-                )
+                models.append(await self._fallback(fallback_config, preset))
             except NanobotError as error:
                 unusable.append(f"{name} cannot be used: {error}")
         retries = None if config.agents.defaults.provider_retry_mode == "persistent" else RETRIES

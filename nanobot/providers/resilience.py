@@ -193,7 +193,8 @@ class ResilientProvider(LLMProvider):
         """Which models are paused, for how long and why, and which one is used instead."""
         notes = [*self.unusable]
         for model in self.models:
-            notes += [model.pause] * model.breaker.is_open + model.provider.notes()
+            notes += [model.pause] if model.breaker.is_open else []
+            notes += model.provider.notes()
         if not self._first.breaker.allows_call:
             notes.append(f"{self._next} is used instead." if self._next else "No other model is available.")
         return list(dict.fromkeys(notes))

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from nanobot.bus.events import Address, Button, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
-from nanobot.channels.cursors import load_state
+from nanobot.channels.cursors import StateFile
 from nanobot.channels.discord.channel import DiscordHistory, id_at
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
@@ -130,7 +130,7 @@ async def test_of_a_long_absence_the_last_seven_days_are_read_up(discord, tmp_pa
     async with live(discord, tmp_path) as life:
         await life.asked("before")
     saved = tmp_path / "discord.json"
-    past = load_state(saved, DiscordHistory)
+    past = await StateFile(saved).load(DiscordHistory())
     past.since, past.private = id_at(datetime.now(UTC) - timedelta(days=30)), {}
     saved.write_bytes(TypeAdapter(DiscordHistory).dump_json(past))
     for days in (8, 6):

@@ -21,7 +21,7 @@ from websockets.exceptions import WebSocketException
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, load_state
+from nanobot.channels.cursors import MAX_AGE
 from nanobot.channels.errors import (
     ChannelSetupError,
     MissingSettingsError,
@@ -100,7 +100,7 @@ class MattermostChannel(ChatChannel):
             try:
                 self._me = await self._call("GET", "users/me")
                 if not self._state.since:
-                    self._state = await asyncio.to_thread(load_state, self.state_path, MattermostState)
+                    self._state = await self.state_file.load(MattermostState())
                 self._state.since = self._state.since or int(time.time() * 1000) - _FIRST_LOOK_BACK_MS
                 async with (
                     self.state_file.keep_saved(self._state),

@@ -3,10 +3,10 @@
 `DueTimes` are times with exponential backoff in the database, so that the next process goes on with them.
 
 A session is checked after each turn. It is due once enough messages are past its cursor, or when its window dropped
-turns; consolidation then waits for a short pause in the conversation. After it, the session rests for some time or some
-messages, which its metadata says. Where that is configured, it is also due once it was idle for some time; what was
-missed while nanobot was not running is done before its next prompt is built. Sessions archived by `/new` wait in a
-queue that one process at a time works on.
+turns; consolidation then waits for a short pause in the conversation. After it comes a cooldown of some time or some
+messages, which is kept in the metadata of the session. Where that is configured, it is also due once it was idle for
+some time; what was missed while nanobot was not running is done before its next prompt is built. Sessions archived by
+`/new` wait in a queue that one process at a time works on.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_REST_KEY = "consolidation"
+_COOLDOWN_KEY = "consolidation"
 """Metadata of a session: when it is due again, and from how many messages on it is due in any case."""
 _MAX_FAILURES = 30
 _KEPT_TURNS = 6
@@ -180,7 +180,7 @@ class ConsolidationScheduler:
         self._start(_ARCHIVE, partial(self._consolidate_archived, self.pause_s))
 
     def failure_count(self, session: Session) -> int:
-        return _rest_of(session).failures
+        return _cooldown_of(session).failures
 
     @property
     def is_busy(self) -> bool:
@@ -204,7 +204,7 @@ class ConsolidationScheduler:
         """Compact a held session that was idle before its next prompt is built, by one call. Cancelling is safe; never
         raises for a model or the disk.
         """
-        if self._is_idle(session) and (not _rest_of(session).failures or self._is_rested(session)):
+        if self._is_idle(session) and (not _cooldown_of(session).failures or self._is_cooldown_over(session)):
             await self._run(session.key, session.message_count, self._rows_to_keep_idle, held=session, max_calls=1)
 
     async def compact_now(self, session: Session) -> str:
@@ -253,13 +253,13 @@ class ConsolidationScheduler:
         unconsolidated = session.message_count - session.last_consolidated
         if unconsolidated < self.memory_window and _window_start(session) <= session.last_consolidated:
             return False
-        return self._is_rested(session)
+        return self._is_cooldown_over(session)
 
-    def _is_rested(self, session: Session) -> bool:
+    def _is_cooldown_over(self, session: Session) -> bool:
         """Whether enough time or enough messages passed since the last consolidation."""
-        rest = _rest_of(session)
-        messages = rest.state.get("messages")
-        return self._now() >= rest.at or not isinstance(messages, int) or session.message_count >= messages
+        cooldown = _cooldown_of(session)
+        messages = cooldown.state.get("messages")
+        return self._now() >= cooldown.at or not isinstance(messages, int) or session.message_count >= messages
 
     def _is_idle(self, session: Session) -> bool:
         """Whether the session's last message is older than the configured idle time."""
@@ -276,16 +276,16 @@ class ConsolidationScheduler:
         result = await consolidator.consolidate(key, keep, held=held, max_calls=max_calls)
         try:
             async with self.sessions.hold(key) if held is None else nullcontext(held) as session:
-                before = _rest_of(session)
+                before = _cooldown_of(session)
                 if result.failed:
                     wait = self._few_messages * 2 ** min(before.failures, 8)
-                    rest = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
+                    cooldown = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
                 elif result.moved or not before.failures:
-                    rest, wait = Due(self._now() + _MAX_BACKOFF_S), self._few_messages
+                    cooldown, wait = Due(self._now() + _MAX_BACKOFF_S), self._few_messages
                 else:
                     return result
                 if session.message_count >= count:  # else it was reset
-                    session.metadata[_REST_KEY] = asdict(replace(rest, state={"messages": count + wait}))
+                    session.metadata[_COOLDOWN_KEY] = asdict(replace(cooldown, state={"messages": count + wait}))
                     await self.sessions.append(session)
         except StorageError as error:
             log.warning("%s", error)
@@ -356,15 +356,15 @@ class ConsolidationScheduler:
         return None
 
 
-def _rest_of(session: Session) -> Due:
+def _cooldown_of(session: Session) -> Due:
     """Return when a session is due again, and how often it failed in a row."""
-    if _REST_KEY not in session.metadata:
+    if _COOLDOWN_KEY not in session.metadata:
         return Due()
     try:
-        rest: Due = codec.adapter(Due).validate_python(session.metadata[_REST_KEY])
+        cooldown: Due = codec.adapter(Due).validate_python(session.metadata[_COOLDOWN_KEY])
     except ValueError:  # changed by hand
         return Due()
-    return rest
+    return cooldown
 
 
 def _window_start(session: Session) -> int:

@@ -25,7 +25,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels import rest
 from nanobot.channels.base import LoginStep, ShowStep
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import MAX_AGE, CatchUp, load_state
+from nanobot.channels.cursors import MAX_AGE, CatchUp
 from nanobot.channels.discord.client import (
     Client,
     as_send_errors,
@@ -138,7 +138,7 @@ class DiscordChannel(ChatChannel):
 
     async def start(self) -> None:
         """Connect, and receive messages until the SDK cannot reconnect."""
-        self._history = await asyncio.to_thread(load_state, self.state_path, DiscordHistory)
+        self._history = await self.state_file.load(DiscordHistory())
         self._history.begin(self.services.clock.now())
         async with (
             self.state_file.keep_saved(self._history),

@@ -310,7 +310,7 @@ class Reader(ABC):
                 self._ready.append(delta)
 
     def add_to_call(self, index: int, call_id: str, name: str, arguments: str) -> None:
-        """Add to a call, what of it is new: its id, its name, or a further part of its arguments."""
+        """Add a fragment of a call. The first id and the first name count; arguments are joined."""
         self.began = True
         call = self.calls[index]
         new_name = "" if call.name else name
